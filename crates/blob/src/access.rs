@@ -1,7 +1,7 @@
 //! Finds and changes the blob that a request addresses. [`target`] finds it, and [`replace`] is the write
 //! path of all operations that create a whole blob. Changes of content are in [`crate::content::edit`].
 
-mod keep;
+mod holds;
 pub(crate) mod protection;
 pub(crate) mod replace;
 pub(crate) mod target;

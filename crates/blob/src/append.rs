@@ -10,9 +10,9 @@ use crate::access::target::Target;
 use crate::block::check_body;
 use crate::content::block_list::encode_run;
 use crate::content::cipher::Nonce;
-use crate::content::edit::{ContentEdit, Edited};
+use crate::content::edit::{BlobChange, ContentEdit};
 use crate::content::encryption::{Seal, check_update};
-use crate::content::intake::WantMd5;
+use crate::content::intake::Md5Policy;
 use crate::model::keys;
 use crate::model::record::{self, Blob, Kind};
 use crate::rules::precondition::{Preconditions, check_changeable, check_mutable, not_found};
@@ -31,7 +31,7 @@ impl BlobService {
         check_body(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
-        let (limit, want) = (max_append(request.version), WantMd5::of_block(request.version));
+        let (limit, want) = (max_append(request.version), Md5Policy::of_block(request.version));
         let received = self.receive(&mut request, limit, want, seal.as_ref()).await?;
         let block = NewBlock { content: &received.content, seal: seal.as_ref(), nonce: received.nonce };
         let blob = self.append(&target, &append, block, &received.writer).await?;
@@ -127,7 +127,7 @@ impl Append {
         block: NewBlock<'_>,
         stamp: Stamp,
         now: Timestamp,
-    ) -> Result<Edited, Refusal> {
+    ) -> Result<BlobChange, Refusal> {
         let admission = self.preconditions.admit_write_to(blob.as_ref(), is_append, now)?;
         let mut blob = blob.ok_or_else(not_found)?;
         self.check(blob.content.len(), block.content.len())?;
@@ -147,7 +147,7 @@ impl Append {
         blob.lease = admission.lease;
         let run = block.nonce.map(|nonce| encode_run(block.content.len(), nonce));
         let content = ContentEdit::Append { content: block.content.clone(), run };
-        Ok(Edited { blob, content, valid_until: admission.valid_until })
+        Ok(BlobChange { blob, content, valid_until: admission.valid_until })
     }
 
     /// Checks the conditions that only appends have.

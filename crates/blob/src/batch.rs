@@ -45,12 +45,14 @@ impl BlobService {
     /// Handles Blob Batch, of the account or of a container.
     pub(crate) async fn blob_batch(&self, mut request: Request) -> Result<Response, Refusal> {
         let boundary = boundary(&request.headers)?.to_owned();
-        let carried = request.sub_requests.take().ok_or(ErrorCode::InternalError)?;
+        let sub_requests = request.sub_requests.take().ok_or(ErrorCode::InternalError)?;
         let body = request.read_body(MAX_BODY).await?;
         let scope = (request.operation == Operation::ContainerBatch).then_some(request.container.as_str());
-        let replies = match parts(&body, &boundary).and_then(|parts| judged(parts, &*carried, scope)) {
+        let replies = match parts(&body, &boundary)
+            .and_then(|parts| check_parts(parts, &*sub_requests, scope))
+        {
             Ok(parts) => {
-                let replies = parts.into_iter().map(|part| self.carry_out(&request, &carried, part));
+                let replies = parts.into_iter().map(|part| self.run_part(&request, &sub_requests, part));
                 stream::iter(replies).buffered(AT_ONCE).collect().await
             }
             Err(refusal) => {
@@ -66,7 +68,7 @@ impl BlobService {
         Ok(response)
     }
 
-    async fn carry_out(&self, batch: &Request, carried: &Arc<dyn SubRequests>, part: Part) -> Bytes {
+    async fn run_part(&self, batch: &Request, sub_requests: &Arc<dyn SubRequests>, part: Part) -> Bytes {
         let envelope = Envelope {
             method: part.head.method.clone(),
             request_id: Uuid::new_v4(),
@@ -74,7 +76,7 @@ impl BlobService {
             id: Some(part.id),
         };
         let outcome = async {
-            let request = carried.admit(part.head.clone(), envelope.request_id).await?;
+            let request = sub_requests.admit(part.head.clone(), envelope.request_id).await?;
             let Response { status, headers, mut body } = self.call(request).await?;
             Ok((status, headers, collect(Pin::new(&mut body), MAX_REPLY).await?))
         };
@@ -82,11 +84,11 @@ impl BlobService {
             "part",
             request_id = %envelope.request_id,
             account = batch.account.name,
-            operation = carried.locate(&part.head).ok().map(|(operation, _)| operation.name()),
+            operation = sub_requests.locate(&part.head).ok().map(|(operation, _)| operation.name()),
         );
         let outcome = outcome.instrument(span).await;
         if let Err(refusal) = &outcome {
-            carried.log_refusal(&part.head, envelope.request_id, refusal);
+            sub_requests.log_refusal(&part.head, envelope.request_id, refusal);
         }
         envelope.reply(batch, outcome)
     }
@@ -168,10 +170,14 @@ fn parse(part: &[u8]) -> Option<Part> {
 }
 
 /// Refuses a batch with sub-requests that cannot be in one.
-fn judged(parts: Vec<Part>, carried: &dyn SubRequests, scope: Option<&str>) -> Result<Vec<Part>, Refusal> {
+fn check_parts(
+    parts: Vec<Part>,
+    sub_requests: &dyn SubRequests,
+    scope: Option<&str>,
+) -> Result<Vec<Part>, Refusal> {
     let mut kind = None;
     for part in &parts {
-        let (operation, address) = carried.locate(&part.head).map_err(|_| ErrorCode::InvalidInput)?;
+        let (operation, address) = sub_requests.locate(&part.head).map_err(|_| ErrorCode::InvalidInput)?;
         let can_be = matches!(operation, Operation::DeleteBlob | Operation::SetBlobTier);
         if !can_be || scope.is_some_and(|container| container != address.container) {
             return Err(ErrorCode::InvalidInput.into());

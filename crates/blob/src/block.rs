@@ -11,8 +11,8 @@ use lazuli_protocol::{ErrorCode, Refusal, Request, Response, Version};
 use lazuli_store::{Change, Decision, Mutation, Reads, Row, View};
 
 use crate::access::target::Target;
-use crate::content::intake::WantMd5;
-use crate::index::tag_index::Indexed;
+use crate::content::intake::Md5Policy;
+use crate::index::tag_index::TagClaim;
 use crate::model::keys;
 use crate::model::record::{self, Blob, Kind, StagedBlock};
 use crate::model::staging::{BlockId, Staging};
@@ -31,7 +31,7 @@ impl BlobService {
         check_body(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
-        let (limit, want) = (max_block(request.version), WantMd5::of_block(request.version));
+        let (limit, want) = (max_block(request.version), Md5Policy::of_block(request.version));
         let received = self.receive(&mut request, limit, want, seal.as_ref()).await?;
         let encryption = seal.map(|seal| seal.encryption);
         let block = StagedBlock { encryption, nonce: received.nonce, content: received.content };
@@ -58,7 +58,7 @@ impl BlobService {
         let reads = Reads::keys([keys::BASE].into_iter().chain(expected));
         let result = self.transact(&target.partition, reads, |view| {
             let base = record::blob(view.row(&keys::BASE))?;
-            let staging = base.as_ref().filter(|blob| blob.is_there(view.now));
+            let staging = base.as_ref().filter(|blob| blob.is_present(view.now));
             let staging = staging.and_then(|blob| blob.staged(view.now));
             let mut replaced = None;
             if let Some(Staging { generation, .. }) = staging {
@@ -75,7 +75,7 @@ impl BlobService {
             stage(view, base.as_ref(), staging, &preconditions, count, &block)
         });
         let result = result.await.inspect_err(|_| self.extents.released(block.content.extent_bytes()));
-        let Staged { released, unindexed } = result?;
+        let StageResult { released, unindexed } = result?;
         self.extents.released(released);
         self.unindex(&target.partition, unindexed).await;
         Ok(())
@@ -102,11 +102,11 @@ struct NewBlock<'a> {
 
 /// Result of staging a block.
 #[derive(Default)]
-struct Staged {
+struct StageResult {
     /// Bytes that no row refers to now.
     released: u64,
     /// The tag claim of the deleted blob that the block replaced.
-    unindexed: Indexed,
+    unindexed: TagClaim,
 }
 
 /// Decides how to stage a block. `staged` describes the blocks that are already staged.
@@ -117,11 +117,11 @@ fn stage(
     preconditions: &Preconditions,
     count: i64,
     block: &NewBlock<'_>,
-) -> Result<Decision<Staged>, Refusal> {
+) -> Result<Decision<StageResult>, Refusal> {
     let (stamp, now) = (view.stamp, view.now);
     let admission = preconditions.admit_lease(base, Access::Write, now)?;
-    let there = base.filter(|blob| blob.is_there(now));
-    if let Some(blob) = there {
+    let present = base.filter(|blob| blob.is_present(now));
+    if let Some(blob) = present {
         check_stageable(blob, now)?;
     }
     let id_length = block.id.0.len() as u8;
@@ -132,13 +132,13 @@ fn stage(
         }
         _ => {}
     }
-    let staging = staged.map_or_else(|| Staging::begin(id_length, stamp, now), |staging| staging.go_on(now));
-    let mut result = Staged { released: block.replaced.unwrap_or(0), ..Staged::default() };
+    let staging = staged.map_or_else(|| Staging::begin(id_length, stamp, now), |staging| staging.extend(now));
+    let mut result = StageResult { released: block.replaced.unwrap_or(0), ..StageResult::default() };
     let mut mutations = vec![];
     if staged.is_none() {
         mutations.extend(base.and_then(Blob::drop_staged));
     }
-    match (there, base) {
+    match (present, base) {
         (Some(blob), _) if staged == Some(staging) && blob.lease == admission.lease => {}
         (Some(blob), _) => {
             let blob = Blob { staging: Some(staging), lease: admission.lease, ..blob.clone() };
@@ -147,7 +147,7 @@ fn stage(
         (None, gone) => {
             let kept = gone.map(|gone| History::default().keep_replaced(gone, stamp, now)).transpose()?;
             mutations.extend(kept.into_iter().flatten());
-            result.unindexed = gone.map(Indexed::of).unwrap_or_default();
+            result.unindexed = gone.map(TagClaim::of).unwrap_or_default();
             let new = Blob::new(Kind::Block, stamp, now);
             let uncommitted = Blob { committed: false, staging: Some(staging), ..new };
             mutations.push(Mutation::Put(keys::BASE, uncommitted.encode()?));

@@ -16,7 +16,7 @@ use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, xml};
 use lazuli_store::{Partition, Reads};
 
-use crate::access::replace::{Replace, Replaced, Replacement};
+use crate::access::replace::{ReplaceRequest, ReplaceResult, RunningReplace};
 use crate::access::target::{State, Target};
 use crate::content::block_list::{CommittedBlock, MAX_BLOCKS};
 use crate::content::encryption::Seal;
@@ -27,7 +27,7 @@ use crate::rules::new_blob::{ContentHeaderForms, new_blob_with};
 use crate::rules::precondition::{Preconditions, not_found};
 use crate::rules::tier::check_new_tier;
 use crate::{BlobService, reply};
-use assemble::{Assembled, Blocks};
+use assemble::{AssembledContent, BlockAssembler};
 
 /// Maximum length of a block list document, in bytes. This is enough for the maximum number of blocks.
 const MAX_DOCUMENT: usize = 8 << 20;
@@ -38,21 +38,21 @@ const MAX_READS: usize = 16;
 
 /// A block that a Put Block List names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
-    from: From,
+pub(crate) struct ListedBlock {
+    from: BlockSource,
     id: BlockId,
 }
 
 /// The blocks of the new blob, which must all have its encryption.
 #[derive(Clone, Copy)]
-struct NewList<'a> {
-    listed: &'a [Listed],
+struct NewBlockList<'a> {
+    listed: &'a [ListedBlock],
     seal: Option<&'a Seal>,
 }
 
 /// The place where Put Block List looks for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum From {
+enum BlockSource {
     Committed,
     Uncommitted,
     /// The staged blocks, then the committed ones.
@@ -70,11 +70,12 @@ impl BlobService {
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         new.encryption = seal.as_ref().map(|seal| seal.encryption.clone());
-        let list = NewList { listed: &listed, seal: seal.as_ref() };
+        let list = NewBlockList { listed: &listed, seal: seal.as_ref() };
         let writer = self.extents.writer();
-        let write = Replace::write(&request, &target, &preconditions, Kind::Block, writer.clone());
-        let mut replacement = Replacement::new(self, Replace { uses_blocks: true, ..write }).await?;
-        let blocks = Blocks { service: self, partition: &target.partition, writer: &writer };
+        let write = ReplaceRequest::write(&request, &target, &preconditions, Kind::Block, writer.clone());
+        let mut replacement =
+            RunningReplace::new(self, ReplaceRequest { uses_blocks: true, ..write }).await?;
+        let blocks = BlockAssembler { service: self, partition: &target.partition, writer: &writer };
         let outcome = commit_blocks(&mut replacement, &blocks, list, &new).await;
         let blob = replacement.finish(outcome).await?;
         let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
@@ -124,7 +125,7 @@ impl BlobService {
             let pin = self.pin();
             let set = self.rows.read(&target.partition, &watched).await?;
             let now = self.store.now();
-            let blob = record::blob(set.rows[0].as_ref())?.filter(|blob| blob.is_there(now));
+            let blob = record::blob(set.rows[0].as_ref())?.filter(|blob| blob.is_present(now));
             preconditions.admit_lease(blob.as_ref(), Access::Read, now)?;
             let blob = blob.ok_or_else(not_found)?;
             check_kind(&blob)?;
@@ -188,25 +189,25 @@ impl BlobService {
 
 /// Commits a blob that consists of the listed blocks.
 async fn commit_blocks(
-    replacement: &mut Replacement<'_>,
-    blocks: &Blocks<'_>,
-    list: NewList<'_>,
+    replacement: &mut RunningReplace<'_>,
+    blocks: &BlockAssembler<'_>,
+    list: NewBlockList<'_>,
     new: &Blob,
-) -> Result<Replaced, Refusal> {
+) -> Result<ReplaceResult, Refusal> {
     loop {
-        let mut judged = replacement.judge(|_, _| Ok(new.clone())).await?;
-        let used = match blocks.assemble(judged.old.as_ref(), list, judged.now).await {
-            Ok(Assembled { content, block_list, staged }) => {
-                (judged.new.content, judged.new.block_list) = (content, block_list);
+        let mut admitted = replacement.admit(|_, _| Ok(new.clone())).await?;
+        let used = match blocks.assemble(admitted.old.as_ref(), list, admitted.now).await {
+            Ok(AssembledContent { content, block_list, staged }) => {
+                (admitted.new.content, admitted.new.block_list) = (content, block_list);
                 staged
             }
             // The block may be missing because a concurrent list has used it since the blob was read.
-            Err(refused) => match replacement.is_current(&judged).await? {
+            Err(refused) => match replacement.is_current(&admitted).await? {
                 true => return Err(refused),
                 false => continue,
             },
         };
-        if let Some(replaced) = replacement.commit(judged, used).await? {
+        if let Some(replaced) = replacement.commit(admitted, used).await? {
             return Ok(replaced);
         }
     }
@@ -249,21 +250,21 @@ fn write_blocks(
 }
 
 /// Parses the body of Put Block List.
-pub(crate) fn parse(document: &[u8]) -> Result<Vec<Listed>, Refusal> {
+pub(crate) fn parse(document: &[u8]) -> Result<Vec<ListedBlock>, Refusal> {
     let mut listed = vec![];
     let mut xml = xml::Reader::root(document, "BlockList")?;
     while let Some(element) = xml.child()? {
         let from = match element {
-            "Committed" => From::Committed,
-            "Uncommitted" => From::Uncommitted,
-            "Latest" => From::Latest,
+            "Committed" => BlockSource::Committed,
+            "Uncommitted" => BlockSource::Uncommitted,
+            "Latest" => BlockSource::Latest,
             _ => return Err(xml.unsupported()),
         };
         if listed.len() == MAX_BLOCKS {
             return Err(ErrorCode::BlockListTooLong.into());
         }
         let id = BlockId::parse(xml.text()?.trim()).ok_or(ErrorCode::InvalidBlockId)?;
-        listed.push(Listed { from, id });
+        listed.push(ListedBlock { from, id });
     }
     xml.finish()?;
     Ok(listed)
@@ -279,7 +280,10 @@ mod tests {
             <Latest> AAA= </Latest><Uncommitted>AAAA</Uncommitted></BlockList>";
         let listed = parse(document.as_bytes()).unwrap();
         let read: Vec<_> = listed.iter().map(|block| (block.from, block.id.0.len())).collect();
-        assert_eq!(read, [(From::Committed, 1), (From::Latest, 2), (From::Uncommitted, 3)]);
+        assert_eq!(
+            read,
+            [(BlockSource::Committed, 1), (BlockSource::Latest, 2), (BlockSource::Uncommitted, 3)]
+        );
         assert_eq!(parse(b"<BlockList />"), Ok(vec![]));
         for (document, code) in [
             ("", ErrorCode::InvalidXmlDocument),

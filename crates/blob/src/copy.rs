@@ -15,12 +15,12 @@ use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
-use crate::access::replace::Replace;
+use crate::access::replace::ReplaceRequest;
 use crate::access::target::{State, Target};
 use crate::content::encryption::Seal;
 use crate::content::read_source::ReplyDigest;
-use crate::content::sink::Stored;
-use crate::content::source::{LocalSource, Place, Source, check_conditions, copies_tags};
+use crate::content::sink::StoredContent;
+use crate::content::source::{LocalSource, Source, SourceLocation, check_conditions, copies_tags};
 use crate::model::keys;
 use crate::model::record::{self, Blob, BlobCopy, Kind};
 use crate::model::tier::{Rehydration, Tier, Tiering};
@@ -37,28 +37,28 @@ impl BlobService {
     /// Handles Copy Blob.
     pub(crate) async fn copy_blob(&self, request: Request) -> Result<Response, Refusal> {
         let preconditions = Preconditions::of_write(&request)?;
-        let wanted = Wanted::parse(&request)?;
+        let wanted = CopyProperties::parse(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
-        let source = self.source(&request).await?;
+        let source = self.find_source(&request).await?;
         wanted.check_tier(source.blob.kind, source.length)?;
         let access = Access::CopyDestination;
         let copy = Copy { request: &request, preconditions, access, wanted, seal, source };
-        let blob = match &copy.source.place {
-            Place::Local(local) if copy.shares(&copy.source.blob) => {
+        let blob = match &copy.source.location {
+            SourceLocation::Local(local) if copy.shares(&copy.source.blob) => {
                 self.share(copy.replace(&target, self.extents.writer()), &copy, local, false).await?
             }
-            Place::Local(local) => {
+            SourceLocation::Local(local) => {
                 copy.check_source(local.is_archived, local)?;
                 let writer = self.extents.writer();
                 let stored = self.store_again(&copy, local, &writer).await?;
                 self.put_copy(copy.replace(&target, writer), &copy, &stored).await?
             }
-            Place::Remote(_) if copy.source.length == 0 => {
+            SourceLocation::Remote(_) if copy.source.length == 0 => {
                 let replace = copy.replace(&target, self.extents.writer());
-                self.put_copy(replace, &copy, &Stored::default()).await?
+                self.put_copy(replace, &copy, &StoredContent::default()).await?
             }
-            Place::Remote(outside) => self.begin_copy(&copy, outside, &target).await?,
+            SourceLocation::Remote(remote) => self.begin_copy(&copy, remote, &target).await?,
         };
         Ok(copied(&blob, &request))
     }
@@ -67,11 +67,11 @@ impl BlobService {
     pub(crate) async fn copy_blob_from_url(&self, mut request: Request) -> Result<Response, Refusal> {
         check_no_body(&request)?;
         let preconditions = Preconditions::of_write(&request)?;
-        let wanted = Wanted::parse(&request)?;
+        let wanted = CopyProperties::parse(&request)?;
         wanted.check_tier(Kind::Block, 0)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
-        let source = self.source(&request).await?;
+        let source = self.find_source(&request).await?;
         if !matches!(source.blob.kind, Kind::Block) {
             return Err(ErrorCode::InvalidSourceBlobType.into());
         }
@@ -81,13 +81,13 @@ impl BlobService {
         let access = Access::Write;
         let copy = Copy { request: &request, preconditions, access, wanted, seal, source };
         let replace = copy.replace(&target, read.writer.clone());
-        let blob = match &copy.source.place {
-            Place::Local(local) if read.is_shared => {
+        let blob = match &copy.source.location {
+            SourceLocation::Local(local) if read.is_shared => {
                 let was_read = read.crc64.is_some();
                 self.share(replace, &copy, local, was_read).await?
             }
             _ => {
-                let stored = Stored::run(read.content.clone(), read.nonce);
+                let stored = StoredContent::run(read.content.clone(), read.nonce);
                 let put = self.put_copy(replace, &copy, &stored).await;
                 put.inspect_err(|_| self.release(&read))?
             }
@@ -127,14 +127,14 @@ impl BlobService {
     /// reports its digest, so the target must get exactly that content.
     async fn share(
         &self,
-        replace: Replace<'_>,
+        replace: ReplaceRequest<'_>,
         copy: &Copy<'_>,
         local: &LocalSource,
         was_read: bool,
     ) -> Result<Blob, Refusal> {
-        let over_itself = local.partition == replace.target.partition && local.state == State::Current;
+        let is_same_blob = local.partition == replace.target.partition && local.state == State::Current;
         self.replace(replace, |old, now| {
-            if !over_itself {
+            if !is_same_blob {
                 copy.check_source(local.is_archived, local)?;
                 return Ok(copy.shared(&copy.source.blob, local.is_archived, now));
             }
@@ -159,9 +159,9 @@ impl BlobService {
         copy: &Copy<'_>,
         local: &LocalSource,
         writer: &Writer,
-    ) -> Result<Stored, Refusal> {
+    ) -> Result<StoredContent, Refusal> {
         let (blob, length) = (&copy.source.blob, copy.source.length);
-        let mut reader = self.plain(blob, local.seal.as_ref(), 0..length, None).await?;
+        let mut reader = self.read_plain(blob, local.seal.as_ref(), 0..length, None).await?;
         let mut sink = self.sink(writer, blob.kind, length, copy.seal.as_ref())?;
         while let Some(bytes) = reader.next().await.map_err(reply::content_refusal)? {
             sink.push(bytes).await?;
@@ -172,9 +172,9 @@ impl BlobService {
     /// Creates the target of a copy from content that was stored for it.
     async fn put_copy(
         &self,
-        replace: Replace<'_>,
+        replace: ReplaceRequest<'_>,
         copy: &Copy<'_>,
-        stored: &Stored,
+        stored: &StoredContent,
     ) -> Result<Blob, Refusal> {
         self.replace(replace, |_, now| {
             let mut blob = copy.unshared(now);
@@ -190,14 +190,14 @@ pub(crate) struct Copy<'a> {
     pub(crate) request: &'a Request,
     pub(crate) preconditions: Preconditions,
     pub(crate) access: Access,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: CopyProperties,
     /// The encryption of the target.
     pub(crate) seal: Option<Seal>,
     pub(crate) source: Source,
 }
 
 /// Properties of the target that a request sets instead of copying them from the source.
-pub(crate) struct Wanted {
+pub(crate) struct CopyProperties {
     pub(crate) id: [u8; 16],
     /// The metadata, tags and tier that the request names.
     blob: Blob,
@@ -206,7 +206,7 @@ pub(crate) struct Wanted {
     hurries: bool,
 }
 
-impl Wanted {
+impl CopyProperties {
     pub(crate) fn parse(request: &Request) -> Result<Self, Refusal> {
         Ok(Self {
             id: uuid::Uuid::new_v4().into_bytes(),
@@ -240,17 +240,19 @@ impl Copy<'_> {
     /// Encryption scopes of different accounts have different keys.
     pub(crate) fn shares(&self, source: &Blob) -> bool {
         let wanted = self.seal.as_ref().map(|seal| &seal.encryption);
-        match &self.source.place {
-            Place::Local(local) => source.encryption.as_ref() == wanted && (local.is_own || wanted.is_none()),
-            Place::Remote(_) => false,
+        match &self.source.location {
+            SourceLocation::Local(local) => {
+                source.encryption.as_ref() == wanted && (local.is_own || wanted.is_none())
+            }
+            SourceLocation::Remote(_) => false,
         }
     }
 
     /// Returns the write that creates the target. `writer` holds the content that was stored for it.
-    pub(crate) fn replace<'a>(&'a self, target: &'a Target, writer: Writer) -> Replace<'a> {
+    pub(crate) fn replace<'a>(&'a self, target: &'a Target, writer: Writer) -> ReplaceRequest<'a> {
         let kind = self.source.blob.kind;
-        let write = Replace::write(self.request, target, &self.preconditions, kind, writer);
-        Replace { access: self.access, ..write }
+        let write = ReplaceRequest::write(self.request, target, &self.preconditions, kind, writer);
+        ReplaceRequest { access: self.access, ..write }
     }
 
     /// Refuses an archived source, unless the request names an online tier for the copy.
@@ -275,7 +277,7 @@ impl Copy<'_> {
 
     /// Returns the target of a copy without content.
     pub(crate) fn unshared(&self, now: Timestamp) -> Blob {
-        let is_archived = matches!(&self.source.place, Place::Local(local) if local.is_archived);
+        let is_archived = matches!(&self.source.location, SourceLocation::Local(local) if local.is_archived);
         Blob {
             tier: self.wanted.tiering(is_archived, now),
             ..self.of(&self.source.blob, self.source.length, now)

@@ -14,10 +14,10 @@ use lazuli_protocol::{ErrorCode, Headers, Query, Refusal, Request, Response, Ver
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
 use crate::access::target::{State, Target};
-use crate::index::tag_index::Indexed;
+use crate::index::tag_index::TagClaim;
 use crate::model::keys;
 use crate::model::record::{self, Blob};
-use crate::rules::history::{Afterlife, History};
+use crate::rules::history::{History, RetainedState};
 use crate::rules::precondition::{Preconditions, check_mutable, check_no_pending_copy, not_found};
 use crate::rules::tier::TierConditions;
 use crate::{BlobService, reply};
@@ -27,7 +27,7 @@ const STEP: usize = 100;
 
 /// The snapshots that a delete affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Snapshots {
+enum SnapshotScope {
     /// Refuse to delete a blob that has snapshots.
     Absent,
     Include,
@@ -44,7 +44,7 @@ struct DeleteStep {
     /// Whether another commit must follow.
     more: bool,
     /// The tag claim of the deleted current state.
-    unindexed: Indexed,
+    unindexed: TagClaim,
 }
 
 impl BlobService {
@@ -68,10 +68,10 @@ impl BlobService {
                 if state == State::Current || !deletion.history.permanent_delete {
                     return Err(ErrorCode::BlobOperationNotSupported.into());
                 }
-                self.delete_state(&target, |view| deletion.purge(view, state)).await?
+                self.delete_state(&target, |view| deletion.decide_purge(view, state)).await?
             }
             State::Current => self.delete_current(&target, &deletion, snapshots).await?,
-            state => self.delete_state(&target, |view| deletion.one(view, state)).await?,
+            state => self.delete_state(&target, |view| deletion.decide_one(view, state)).await?,
         };
         let mut response = Response::empty(StatusCode::ACCEPTED);
         if request.version.at_least(2017, 7, 29) {
@@ -85,14 +85,15 @@ impl BlobService {
         &self,
         target: &Target,
         deletion: &Deletion<'_>,
-        snapshots: Snapshots,
+        snapshots: SnapshotScope,
     ) -> Result<bool, Refusal> {
-        let limit = if snapshots == Snapshots::Absent { 1 } else { STEP };
+        let limit = if snapshots == SnapshotScope::Absent { 1 } else { STEP };
         loop {
             let reads = Reads::key(keys::BASE).and_range(keys::snapshots(), limit);
             let deletion = deletion.next_step();
-            let step =
-                self.transact(&target.partition, reads, |view| deletion.current(view, snapshots)).await?;
+            let step = self
+                .transact(&target.partition, reads, |view| deletion.decide_current(view, snapshots))
+                .await?;
             self.extents.released(step.released);
             self.unindex(&target.partition, step.unindexed).await;
             if !step.more {
@@ -137,16 +138,16 @@ impl BlobService {
 
     /// Restores as many deleted snapshots and versions as fit in a commit. The last commit also restores the
     /// current state.
-    fn restore(&self, view: &View<'_>, writer: &Writer) -> Result<Decision<Restored>, Refusal> {
+    fn restore(&self, view: &View<'_>, writer: &Writer) -> Result<Decision<UndeleteStep>, Refusal> {
         let now = view.now;
-        let [deleted, versions] = view.ranges() else { return Ok(Decision::Answer(Restored::default())) };
+        let [deleted, versions] = view.ranges() else { return Ok(Decision::Answer(UndeleteStep::default())) };
         let mut base = record::blob(view.row(&keys::BASE))?.filter(|base| !base.has_expired(now));
         let mut found = base.as_ref().is_some_and(|base| base.committed) || !versions.rows.is_empty();
         let (mut mutations, mut valid_until) = (vec![], None);
         let mut restore = |key, mut blob: Blob| -> Result<Mutation, Refusal> {
-            valid_until = [valid_until, blob.ends_at()].into_iter().flatten().min();
+            valid_until = [valid_until, blob.expires_at()].into_iter().flatten().min();
             blob.deleted = None;
-            self.keep(writer, &blob);
+            self.hold_contents(writer, &blob);
             Ok(Mutation::Put(key, blob.encode()?))
         };
         for row in &deleted.rows {
@@ -161,13 +162,13 @@ impl BlobService {
             mutations.push(restore(keys::BASE, base)?);
         }
         found |= !mutations.is_empty();
-        Ok(write(mutations, valid_until, Restored { found, next }))
+        Ok(bulk_decision(mutations, valid_until, UndeleteStep { found, next }))
     }
 }
 
 /// Result of one commit of Undelete Blob.
 #[derive(Default)]
-struct Restored {
+struct UndeleteStep {
     /// Whether the blob has any state.
     found: bool,
     /// The key at which the next commit continues.
@@ -193,7 +194,11 @@ impl Deletion<'_> {
     }
 
     /// Decides to delete the current state, its snapshots, or both, as far as they fit in a commit.
-    fn current(&self, view: &View<'_>, snapshots: Snapshots) -> Result<Decision<DeleteStep>, Refusal> {
+    fn decide_current(
+        &self,
+        view: &View<'_>,
+        snapshots: SnapshotScope,
+    ) -> Result<Decision<DeleteStep>, Refusal> {
         let now = view.now;
         let base = record::blob(view.row(&keys::BASE))?;
         let admission = self.admit(base.as_ref(), now)?;
@@ -201,55 +206,55 @@ impl Deletion<'_> {
         self.tier_conditions.check(&base, now)?;
         check_no_pending_copy(&base)?;
         let Some(found) = view.ranges().first() else { return Err(ErrorCode::InternalError.into()) };
-        if snapshots == Snapshots::Absent && !found.rows.is_empty() {
+        if snapshots == SnapshotScope::Absent && !found.rows.is_empty() {
             return Err(ErrorCode::SnapshotsPresent.into());
         }
-        if snapshots != Snapshots::Only {
+        if snapshots != SnapshotScope::Only {
             check_mutable(&base, now)?;
         }
         let mut step = DeleteStep {
             permanent: self.history.retention_days.is_none(),
             released: 0,
             more: found.more,
-            unindexed: Indexed::default(),
+            unindexed: TagClaim::default(),
         };
         let mut mutations = vec![];
         for row in &found.rows {
             let snapshot = Blob::decode(&row.value)?;
-            step.released += self.delete(&row.key, &snapshot, now, &mut mutations)?;
+            step.released += self.push_delete(&row.key, &snapshot, now, &mut mutations)?;
         }
-        if snapshots != Snapshots::Only && !found.more {
-            self.delete_base(&base, now, &mut step, &mut mutations)?;
+        if snapshots != SnapshotScope::Only && !found.more {
+            self.push_delete_base(&base, now, &mut step, &mut mutations)?;
         }
-        Ok(write(mutations, admission.valid_until, step))
+        Ok(bulk_decision(mutations, admission.valid_until, step))
     }
 
-    fn delete_base(
+    fn push_delete_base(
         &self,
         base: &Blob,
         now: Timestamp,
         step: &mut DeleteStep,
         mutations: &mut Vec<Mutation>,
     ) -> Result<(), Refusal> {
-        let afterlife = self.history.afterlife(base, now);
-        step.permanent = afterlife == Afterlife::Nothing;
-        match afterlife {
-            Afterlife::Version(version) => {
-                self.service.keep(&self.writer, base);
+        let retained_state = self.history.retained_state(base, now);
+        step.permanent = retained_state == RetainedState::Nothing;
+        match retained_state {
+            RetainedState::Version(version) => {
+                self.service.hold_contents(&self.writer, base);
                 let kept = base.as_version(version).encode()?;
                 mutations.push(Mutation::Put(keys::version(version), kept));
                 mutations.push(Mutation::Delete(keys::BASE));
-                step.unindexed = Indexed::of(base);
+                step.unindexed = TagClaim::of(base);
             }
-            Afterlife::Deleted(deleted) => {
+            RetainedState::Deleted(deleted) => {
                 // A deleted state keeps its expiry.
-                let kept = Blob { deleted: Some(deleted), expires: base.expires, ..base.detached() };
+                let kept = Blob { deleted: Some(deleted), expires: base.expires, ..base.as_past_state() };
                 mutations.push(Mutation::Put(keys::BASE, kept.encode()?));
             }
-            Afterlife::Nothing => {
+            RetainedState::Nothing => {
                 step.released += base.content.extent_bytes();
                 mutations.push(Mutation::Delete(keys::BASE));
-                step.unindexed = Indexed::of(base);
+                step.unindexed = TagClaim::of(base);
             }
         }
         mutations.extend(base.drop_staged());
@@ -257,7 +262,7 @@ impl Deletion<'_> {
     }
 
     /// Decides to delete one snapshot or earlier version.
-    fn one(&self, view: &View<'_>, state: State) -> Result<Decision<DeleteStep>, Refusal> {
+    fn decide_one(&self, view: &View<'_>, state: State) -> Result<Decision<DeleteStep>, Refusal> {
         let now = view.now;
         let key = state_key(state);
         check_not_current(view, state)?;
@@ -266,14 +271,14 @@ impl Deletion<'_> {
         let blob = blob.ok_or_else(not_found)?;
         self.tier_conditions.check(&blob, now)?;
         let mut mutations = vec![];
-        let released = self.delete(&key, &blob, now, &mut mutations)?;
+        let released = self.push_delete(&key, &blob, now, &mut mutations)?;
         let permanent = self.history.retention_days.is_none();
         let change = Change::of(mutations).until(admission.valid_until);
         Ok(Decision::Write(change, DeleteStep { permanent, released, ..DeleteStep::default() }))
     }
 
     /// Decides to remove a deleted snapshot or earlier version permanently.
-    fn purge(&self, view: &View<'_>, state: State) -> Result<Decision<DeleteStep>, Refusal> {
+    fn decide_purge(&self, view: &View<'_>, state: State) -> Result<Decision<DeleteStep>, Refusal> {
         let key = state_key(state);
         check_not_current(view, state)?;
         if view.row(&key).is_some() {
@@ -286,14 +291,14 @@ impl Deletion<'_> {
         self.preconditions.check_conditions(&blob)?;
         let step =
             DeleteStep { permanent: true, released: blob.content.extent_bytes(), ..DeleteStep::default() };
-        Ok(Decision::Write(Change::of([Mutation::Delete(deleted)]).until(blob.ends_at()), step))
+        Ok(Decision::Write(Change::of([Mutation::Delete(deleted)]).until(blob.expires_at()), step))
     }
 
     /// Checks the preconditions. A blob with only staged blocks can be deleted, except in versions in which
     /// such a blob does not exist.
     fn admit(&self, base: Option<&Blob>, now: Timestamp) -> Result<Admission, Refusal> {
         match base {
-            Some(base) if !base.committed && base.is_there(now) && self.version.at_least(2013, 8, 15) => {
+            Some(base) if !base.committed && base.is_present(now) && self.version.at_least(2013, 8, 15) => {
                 let admission = self.preconditions.admit_lease(Some(base), Access::Write, now)?;
                 self.preconditions.check_creation(None, admission.by_holder)?;
                 Ok(admission)
@@ -303,7 +308,7 @@ impl Deletion<'_> {
     }
 
     /// Deletes a snapshot or earlier version. Returns the bytes that no row refers to now.
-    fn delete(
+    fn push_delete(
         &self,
         key: &Bytes,
         blob: &Blob,
@@ -313,7 +318,7 @@ impl Deletion<'_> {
         check_mutable(blob, now)?;
         mutations.push(Mutation::Delete(key.clone()));
         let Some(deleted) = self.history.keep_deleted(now) else { return Ok(blob.content.extent_bytes()) };
-        self.service.keep(&self.writer, blob);
+        self.service.hold_contents(&self.writer, blob);
         let kept = Blob { deleted: Some(deleted), ..blob.clone() }.encode()?;
         mutations.push(Mutation::Put(keys::deleted(key), kept));
         Ok(0)
@@ -347,10 +352,10 @@ fn write<T>(mutations: Vec<Mutation>, valid_until: Option<Timestamp>, answer: T)
     Decision::Write(change.until(valid_until), answer)
 }
 
-fn delete_snapshots(request: &Request, state: State) -> Result<Snapshots, Refusal> {
-    let words = [("include", Snapshots::Include), ("only", Snapshots::Only)];
+fn delete_snapshots(request: &Request, state: State) -> Result<SnapshotScope, Refusal> {
+    let words = [("include", SnapshotScope::Include), ("only", SnapshotScope::Only)];
     let Some(snapshots) = request.headers.one_of("x-ms-delete-snapshots", &words)? else {
-        return Ok(Snapshots::Absent);
+        return Ok(SnapshotScope::Absent);
     };
     let (name, what) = match state {
         State::Current => return Ok(snapshots),

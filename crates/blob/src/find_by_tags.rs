@@ -19,7 +19,7 @@ use crate::{BlobService, reply};
 /// Rows or containers that are read at once, and after which the task yields.
 const READ_AT_ONCE: usize = 256;
 /// Maximum number of containers and rows that are examined for one page.
-const MAX_LOOKED_AT: usize = 20_000;
+const MAX_EXAMINED: usize = 20_000;
 /// A page ends after this many bytes of names and tags.
 const MAX_FOUND_BYTES: usize = 4 << 20;
 /// Estimated bytes of a match in the reply, without its names and tags.
@@ -30,11 +30,11 @@ impl BlobService {
     pub(crate) async fn find_blobs_by_tags(&self, request: Request) -> Result<Response, Refusal> {
         let query = tag_query(&request, true)?;
         let page = PageRequest::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
-        let mut search = Search::new(self, &query, &page, includes_versions(&request)?);
+        let mut search = TagSearch::new(self, &query, &page, includes_versions(&request)?);
         let next = match query.containers.as_slice() {
-            [] => search.account(&request).await?,
+            [] => search.search_account(&request).await?,
             [name] => match self.containers.find(&request.account, name).await? {
-                Some(container) => search.container(name, container.space).await?,
+                Some(container) => search.search_container(name, container.space).await?,
                 None => None,
             },
             _ => None,
@@ -51,8 +51,8 @@ impl BlobService {
         let page = PageRequest::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
         let versions = includes_versions(&request)?;
         let container = self.container(&request.account, &request.container).await?;
-        let mut search = Search::new(self, &query, &page, versions);
-        let next = search.container(&request.container, container.space).await?;
+        let mut search = TagSearch::new(self, &query, &page, versions);
+        let next = search.search_container(&request.container, container.space).await?;
         Ok(search.reply(&request, next))
     }
 }
@@ -69,21 +69,21 @@ fn includes_versions(request: &Request) -> Result<bool, Refusal> {
 }
 
 /// The search for one page of results.
-struct Search<'a> {
+struct TagSearch<'a> {
     service: &'a BlobService,
     query: &'a TagQuery,
     page: &'a PageRequest<'a>,
     /// Whether to include earlier versions.
     versions: bool,
-    found: Vec<Match>,
+    found: Vec<TagMatch>,
     found_bytes: usize,
-    looked_at: usize,
+    examined: usize,
     /// The blob whose versions are being scanned. The stamp is the version that its current state had when it
     /// was read, or was about to get. Rows with this version or a later one were written after that read.
     current: Option<(Bytes, Stamp)>,
 }
 
-struct Match {
+struct TagMatch {
     container: String,
     name: String,
     tags: Tags,
@@ -93,12 +93,12 @@ struct Match {
 
 /// The position of the next page: a container, and a row of its index. In a search for versions, a row of its
 /// blobs.
-type Next = Option<(String, Bytes)>;
+type NextPage = Option<(String, Bytes)>;
 
-impl<'a> Search<'a> {
+impl<'a> TagSearch<'a> {
     fn new(service: &'a BlobService, query: &'a TagQuery, page: &'a PageRequest<'a>, versions: bool) -> Self {
         let found = vec![];
-        Self { service, query, page, versions, found, found_bytes: 0, looked_at: 0, current: None }
+        Self { service, query, page, versions, found, found_bytes: 0, examined: 0, current: None }
     }
 
     /// Returns the container and the row at which the page begins.
@@ -110,26 +110,26 @@ impl<'a> Search<'a> {
 
     fn is_full(&self) -> bool {
         self.found.len() >= self.page.limit
-            || self.looked_at >= MAX_LOOKED_AT
+            || self.examined >= MAX_EXAMINED
             || self.found_bytes >= MAX_FOUND_BYTES
     }
 
     /// Counts an examined row or container, and yields after every [`READ_AT_ONCE`].
-    async fn look(&mut self) {
-        self.looked_at += 1;
-        if self.looked_at.is_multiple_of(READ_AT_ONCE) {
+    async fn count_examined(&mut self) {
+        self.examined += 1;
+        if self.examined.is_multiple_of(READ_AT_ONCE) {
             tokio::task::yield_now().await;
         }
     }
 
-    fn find(&mut self, found: Match) {
+    fn push_match(&mut self, found: TagMatch) {
         let tags = found.tags.0.iter().map(|(tag, value)| tag.len() + value.len()).sum::<usize>();
         self.found_bytes += MATCH_BYTES + found.container.len() + found.name.len() + tags;
         self.found.push(found);
     }
 
     /// Searches all containers of an account, in the order of their names.
-    async fn account(&mut self, request: &Request) -> Result<Next, Refusal> {
+    async fn search_account(&mut self, request: &Request) -> Result<NextPage, Refusal> {
         let mut from = Some(self.start().0.as_bytes().to_vec());
         loop {
             let mut containers = vec![];
@@ -145,8 +145,8 @@ impl<'a> Search<'a> {
                 if self.is_full() {
                     return Ok(Some((name, Bytes::new())));
                 }
-                self.look().await;
-                if let Some(next) = self.container(&name, space).await? {
+                self.count_examined().await;
+                if let Some(next) = self.search_container(&name, space).await? {
                     return Ok(Some(next));
                 }
             }
@@ -157,12 +157,16 @@ impl<'a> Search<'a> {
     }
 
     /// Searches one container.
-    async fn container(&mut self, name: &str, space: SpaceId) -> Result<Next, Refusal> {
-        if self.versions { self.states(name, space).await } else { self.indexed(name, space).await }
+    async fn search_container(&mut self, name: &str, space: SpaceId) -> Result<NextPage, Refusal> {
+        if self.versions {
+            self.search_states(name, space).await
+        } else {
+            self.search_index(name, space).await
+        }
     }
 
     /// Searches the index of a container.
-    async fn indexed(&mut self, name: &str, space: SpaceId) -> Result<Next, Refusal> {
+    async fn search_index(&mut self, name: &str, space: SpaceId) -> Result<NextPage, Refusal> {
         let index = keys::tag(space, self.query.tag());
         let mut rows = self.query.rows();
         let (first, row) = self.start();
@@ -180,12 +184,12 @@ impl<'a> Search<'a> {
                 if self.is_full() {
                     return Ok(Some((name.to_owned(), row.key)));
                 }
-                self.look().await;
+                self.count_examined().await;
                 if let Some((blob, claim)) = keys::blob_of_tag_entry(&row.key)
                     && let Some(tags) = self.verify(&keys::blob(space, blob), claim).await?
                 {
                     let (container, name) = (name.to_owned(), blob.to_owned());
-                    self.find(Match { container, name, tags, version: None });
+                    self.push_match(TagMatch { container, name, tags, version: None });
                 }
             }
             if !scanned.more {
@@ -197,14 +201,14 @@ impl<'a> Search<'a> {
     }
 
     /// Scans all blobs of a container and their versions.
-    async fn states(&mut self, name: &str, space: SpaceId) -> Result<Next, Refusal> {
-        let (first, place) = self.start();
+    async fn search_states(&mut self, name: &str, space: SpaceId) -> Result<NextPage, Refusal> {
+        let (first, row_text) = self.start();
         let mut from;
-        (from, self.current) = parse_place(if first == name { place } else { &[] });
+        (from, self.current) = parse_marker_row(if first == name { row_text } else { &[] });
         let end = (prefix_range(keys::BLOBS).end, Bytes::new());
         loop {
             if self.is_full() {
-                return Ok(Some((name.to_owned(), self.place(&from))));
+                return Ok(Some((name.to_owned(), self.marker_row(&from))));
             }
             let scan =
                 self.service.store.scan_space(space, from, Some(end.clone()), Which::All, READ_AT_ONCE);
@@ -214,11 +218,11 @@ impl<'a> Search<'a> {
             }
             for (partition, row) in page.rows {
                 if self.is_full() {
-                    return Ok(Some((name.to_owned(), self.place(&(partition, row.key)))));
+                    return Ok(Some((name.to_owned(), self.marker_row(&(partition, row.key)))));
                 }
-                self.look().await;
-                if let Some(found) = self.state(name, &partition, &row)? {
-                    self.find(found);
+                self.count_examined().await;
+                if let Some(found) = self.match_state(name, &partition, &row)? {
+                    self.push_match(found);
                 }
             }
             let Some(next) = page.next else { return Ok(None) };
@@ -229,7 +233,12 @@ impl<'a> Search<'a> {
     /// Returns the match for a row, if there is one. The rows of a blob may be read at different times. A
     /// version that was created in between is left out, because the page may already show it as the current
     /// state.
-    fn state(&mut self, container: &str, partition: &Bytes, row: &Row) -> Result<Option<Match>, Refusal> {
+    fn match_state(
+        &mut self,
+        container: &str,
+        partition: &Bytes,
+        row: &Row,
+    ) -> Result<Option<TagMatch>, Refusal> {
         let is_current = match keys::row_kind(&row.key) {
             Some(RowKind::Base) => true,
             Some(RowKind::Version(version)) if self.is_later(partition, version) => return Ok(None),
@@ -249,7 +258,7 @@ impl<'a> Search<'a> {
         }
         let name = keys::blob_name(partition).ok_or(record::Damage::Undecodable)?.to_owned();
         let version = blob.version.map(|version| (version, is_current));
-        Ok(Some(Match { container: container.to_owned(), name, tags: blob.tags, version }))
+        Ok(Some(TagMatch { container: container.to_owned(), name, tags: blob.tags, version }))
     }
 
     /// Returns whether a version was made after the current state of its blob was read.
@@ -259,7 +268,7 @@ impl<'a> Search<'a> {
 
     /// Encodes a row of a blob for a marker: the name, a zero byte, the version of the current state (zeros
     /// if that was not read), and the key. Names contain no zero byte.
-    fn place(&self, (partition, key): &(Bytes, Bytes)) -> Bytes {
+    fn marker_row(&self, (partition, key): &(Bytes, Bytes)) -> Bytes {
         let name = partition.strip_prefix(keys::BLOBS).unwrap_or_default();
         let current = self.current.as_ref().filter(|(of, _)| of == partition);
         let version = current.map_or(0, |(_, version)| version.ticks());
@@ -280,13 +289,13 @@ impl<'a> Search<'a> {
         Ok(blob.filter(is_found).map(|blob| blob.tags))
     }
 
-    fn reply(&self, request: &Request, next: Next) -> Response {
+    fn reply(&self, request: &Request, next: NextPage) -> Response {
         let mut document = xml::Writer::new();
         let endpoint = format!("{}/", request.endpoint);
         document.open_with("EnumerationResults", &[("ServiceEndpoint", &endpoint)]);
         document.text("Where", request.query.get("where").unwrap_or_default());
         document.open("Blobs");
-        for Match { container, name, tags, version } in &self.found {
+        for TagMatch { container, name, tags, version } in &self.found {
             document.open("Blob").name("Name", name).text("ContainerName", container);
             if request.version.at_least(2020, 4, 8) {
                 tags.write_xml(&mut document, |tag| self.query.names(tag));
@@ -307,8 +316,8 @@ impl<'a> Search<'a> {
 }
 
 /// Decodes a row in a marker, and the version of the current state. An empty text means the first row.
-fn parse_place(place: &[u8]) -> ((Bytes, Bytes), Option<(Bytes, Stamp)>) {
-    let mut parts = place.splitn(2, |byte| *byte == 0);
+fn parse_marker_row(row_text: &[u8]) -> ((Bytes, Bytes), Option<(Bytes, Stamp)>) {
+    let mut parts = row_text.splitn(2, |byte| *byte == 0);
     let name = parts.next().unwrap_or_default();
     let partition = Bytes::from([keys::BLOBS, name].concat());
     let Some((version, key)) = parts.next().and_then(<[u8]>::split_first_chunk) else {

@@ -10,7 +10,7 @@ use lazuli_protocol::range::content_range;
 use lazuli_protocol::{Body, ByteRange, ErrorCode, Headers, Refusal, Request, Response};
 use md5::{Digest, Md5};
 
-use crate::access::target::Found;
+use crate::access::target::PinnedState;
 use crate::model::record::Kind;
 use crate::rules::precondition::{Preconditions, not_found};
 use crate::{BlobService, reply};
@@ -23,7 +23,7 @@ impl BlobService {
     pub(crate) async fn get_blob(&self, request: Request) -> Result<Response, Refusal> {
         let range = ByteRange::of_read(&request.headers);
         let digest = RangeDigest::parse(&request.headers, range)?;
-        let Found { blob, is_current, held, now } = self.find_to_read(&request).await?;
+        let PinnedState { blob, is_current, held, now } = self.find_to_read(&request).await?;
         if blob.tier.is_archived(now) {
             return Err(ErrorCode::BlobArchived.into());
         }
@@ -54,7 +54,7 @@ impl BlobService {
         response.body = match digest {
             None => self.body(&blob, seal.as_ref(), part, held).await?,
             Some(digest) => {
-                let bytes = self.plain_bytes(&blob, seal.as_ref(), part).await?;
+                let bytes = self.read_plain_bytes(&blob, seal.as_ref(), part).await?;
                 digest.write(&mut response.headers, &bytes);
                 Body::Whole(bytes)
             }
@@ -64,7 +64,7 @@ impl BlobService {
 
     /// Handles Get Blob Properties.
     pub(crate) async fn get_blob_properties(&self, request: Request) -> Result<Response, Refusal> {
-        let Found { blob, is_current, now, .. } = self.find_to_read(&request).await?;
+        let PinnedState { blob, is_current, now, .. } = self.find_to_read(&request).await?;
         self.unseal(&request, &blob)?;
         let mut response = Response::empty(StatusCode::OK);
         let headers = &mut response.headers;
@@ -78,7 +78,7 @@ impl BlobService {
 
     /// Handles Get Blob Metadata.
     pub(crate) async fn get_blob_metadata(&self, request: Request) -> Result<Response, Refusal> {
-        let Found { blob, .. } = self.find_to_read(&request).await?;
+        let PinnedState { blob, .. } = self.find_to_read(&request).await?;
         self.unseal(&request, &blob)?;
         let mut response = Response::empty(StatusCode::OK);
         reply::validators(&mut response.headers, blob.validators(), request.version);
@@ -87,7 +87,7 @@ impl BlobService {
     }
 
     /// Reads the state that a request addresses, and checks the preconditions.
-    pub(crate) async fn find_to_read(&self, request: &Request) -> Result<Found, Refusal> {
+    pub(crate) async fn find_to_read(&self, request: &Request) -> Result<PinnedState, Refusal> {
         self.find_to_read_of(request, |_| true).await
     }
 
@@ -96,7 +96,7 @@ impl BlobService {
         &self,
         request: &Request,
         fits: impl FnOnce(Kind) -> bool,
-    ) -> Result<Found, Refusal> {
+    ) -> Result<PinnedState, Refusal> {
         let preconditions = Preconditions::of_read(request)?;
         let target = self.target(request).await?;
         let found = self.find(&target).await?;

@@ -1,9 +1,9 @@
 //! Incremental Copy Blob: copies snapshots of a page blob to another one, its backup.
 //!
-//! Each request copies a snapshot of the source, and makes a snapshot of the target. Snapshots share equal
-//! content, so only differences take space; the target shares even those with the source. If the target has
-//! another encryption, the request reads the differences and stores them again. No other operation writes to
-//! the target or reads its current state.
+//! Each request copies a snapshot of the source and takes a snapshot of the target. Snapshots share equal
+//! content, so only differences take space; the target shares even those with the source. If source and
+//! target differ in encryption, the request reads the differences and stores them again. No other operation
+//! writes to the target or reads its current state.
 
 use lazuli_concurrency::{Access, ConditionRefusal, Stamp};
 use lazuli_copy::CopyStatus;
@@ -11,40 +11,40 @@ use lazuli_extents::{Change as PageChange, Content, Diff, Edit, Writer};
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, date};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
-use crate::access::protection::Protecting;
-use crate::access::target::{Found, State, Target};
-use crate::content::sink::Stored;
-use crate::content::source::{LocalSource, Place};
-use crate::copy::{Copy, Wanted, copied};
-use crate::index::tag_index::Indexed;
+use crate::access::protection::ProtectingRequest;
+use crate::access::target::{PinnedState, State, Target};
+use crate::content::sink::StoredContent;
+use crate::content::source::{LocalSource, SourceLocation};
+use crate::copy::{Copy, CopyProperties, copied};
+use crate::index::tag_index::TagClaim;
 use crate::model::keys;
 use crate::model::record::{self, Blob, BlobCopy, Damage, Kind, Tags};
-use crate::page_ranges::{Changes, Source};
+use crate::page_ranges::{PageChanges, RangeSource};
 use crate::rules::history::History;
 use crate::rules::precondition::{Preconditions, check_mutable, check_overwrite};
 use crate::rules::tier::{ACCESS_TIER, check_length_in_tier};
 use crate::{BlobService, reply};
 
-/// Maximum number of commits that move a deleted blob out of the way of the backup.
+/// Maximum number of commits that turn a deleted blob into a deleted snapshot before the backup.
 const MAX_ATTEMPTS: usize = 16;
-/// Bytes that are encrypted at once. Whole pages.
+/// Bytes that are encrypted at once: whole pages.
 const PIECE: u64 = 1 << 20;
-/// Changes after which the task yields.
+/// Number of changes after which the task yields.
 const CHANGES_AT_ONCE: usize = 64;
 
 impl BlobService {
     /// Handles Incremental Copy Blob.
     pub(crate) async fn incremental_copy_blob(&self, mut request: Request) -> Result<Response, Refusal> {
-        // This operation has no such header: the tier of a backup is its own.
+        // This operation ignores the header: a backup keeps its own tier.
         request.headers.remove(ACCESS_TIER);
-        // Nor has it a header for a lease id.
+        // The operation has no header for a lease id.
         let preconditions = Preconditions { lease_id: None, ..Preconditions::of_write(&request)? };
-        let wanted = Wanted::parse(&request)?;
+        let wanted = CopyProperties::parse(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
-        let source = self.source(&request).await?;
+        let source = self.find_source(&request).await?;
         let copy = Copy { request: &request, preconditions, access: Access::Read, wanted, seal, source };
-        let Place::Local(local) = &copy.source.place else {
+        let SourceLocation::Local(local) = &copy.source.location else {
             return Err(ErrorCode::InvalidSourceBlobUrl.into());
         };
         let State::Snapshot(snapshot) = local.state else {
@@ -57,20 +57,19 @@ impl BlobService {
         let content = self.backup_content(&copy, local, &target, &writer).await?;
         let history = self.history(&request.account).await?;
         let backup = Backup { copy: &copy, snapshot, content: &content, history };
-        let protecting = Protecting::if_asked(&request, target.partition.space)?;
+        let protecting = ProtectingRequest::if_asked(&request, target.partition.space)?;
         let blob = self.back_up(&target, protecting.as_ref(), &backup, &writer).await?;
         let mut response = copied(&blob, &request);
-        // The cloud service takes its time for this, so clients expect a pending copy. It is complete when
-        // they poll.
+        // The copy is complete, but clients expect a pending one, because the cloud service copies later.
         reply::put(&mut response.headers, "x-ms-copy-status", CopyStatus::Pending.name());
         Ok(response)
     }
 
-    /// Makes the backup. First moves a deleted blob out of the way.
+    /// Commits the backup. First turns a deleted blob of this name into a deleted snapshot.
     async fn back_up(
         &self,
         target: &Target,
-        protecting: Option<&Protecting<'_>>,
+        protecting: Option<&ProtectingRequest<'_>>,
         backup: &Backup<'_>,
         writer: &Writer,
     ) -> Result<Blob, Refusal> {
@@ -79,7 +78,7 @@ impl BlobService {
             let step = self.transact_protecting(protecting, &target.partition, reads, |view| {
                 let old = record::blob(view.row(&keys::BASE))?;
                 if let Some(old) = &old {
-                    self.keep(writer, old);
+                    self.hold_contents(writer, old);
                 }
                 backup.decide(view, old.as_ref())
             });
@@ -91,7 +90,7 @@ impl BlobService {
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// Returns the content of the copy: that of the source, or the same bytes with another encryption.
+    /// Returns the content of the copy: that of the source, or the same bytes encrypted for the target.
     async fn backup_content(
         &self,
         copy: &Copy<'_>,
@@ -119,8 +118,8 @@ impl BlobService {
         target: &Target,
         writer: &Writer,
     ) -> Result<Option<LastBackup>, Refusal> {
-        let Some(Found { blob, held: _held, .. }) = self.find(target).await? else { return Ok(None) };
-        self.keep(writer, &blob);
+        let Some(PinnedState { blob, held: _held, .. }) = self.find(target).await? else { return Ok(None) };
+        self.hold_contents(writer, &blob);
         let encryption = copy.seal.as_ref().map(|seal| &seal.encryption);
         let last = blob.copy.as_ref().filter(|last| last.incremental);
         let Some((url, Some(snapshot))) = last.map(|last| parts(&last.state.source)) else { return Ok(None) };
@@ -141,14 +140,14 @@ impl BlobService {
         local: &LocalSource,
         last: &LastBackup,
         writer: &Writer,
-    ) -> Result<Stored, Refusal> {
+    ) -> Result<StoredContent, Refusal> {
         let (source, length, salt) = (&copy.source.blob, copy.source.length, last.blob.nonce);
         let sealed = copy.seal.as_ref().map(|seal| salt.ok_or(Damage::Undecodable).map(|salt| (seal, salt)));
         let cipher = sealed.transpose()?.map(|(seal, salt)| seal.key.pages(&salt)).transpose()?;
         let mut edit = Edit::new(&self.extents, writer, &last.blob.content);
         edit.resize(length).await.map_err(reply::content_refusal)?;
         let diff = Diff::new(&self.extents, &last.source.blob.content, &source.content, 0..length);
-        let mut changes = Changes::new(Source::Since(diff));
+        let mut changes = PageChanges::new(RangeSource::Since(diff));
         let mut count = 0_usize;
         while let Some(change) = changes.next().await.map_err(reply::content_refusal)? {
             count += 1;
@@ -164,7 +163,7 @@ impl BlobService {
             };
             for start in range.clone().step_by(PIECE as usize) {
                 let piece = start..range.end.min(start + PIECE);
-                let mut pages = self.plain_bytes(source, local.seal.as_ref(), piece).await?.to_vec();
+                let mut pages = self.read_plain_bytes(source, local.seal.as_ref(), piece).await?.to_vec();
                 if let Some(cipher) = &cipher {
                     cipher.encrypt(start, &mut pages);
                 }
@@ -173,7 +172,7 @@ impl BlobService {
         }
         let content = edit.finish().await.map_err(reply::content_refusal)?;
         self.sync(&content).await?;
-        Ok(Stored::run(content, salt))
+        Ok(StoredContent::run(content, salt))
     }
 }
 
@@ -181,7 +180,7 @@ impl BlobService {
 struct LastBackup {
     blob: Blob,
     /// The snapshot that the backup is a copy of.
-    source: Found,
+    source: PinnedState,
 }
 
 /// The backup that a request makes.
@@ -198,7 +197,7 @@ struct Backup<'a> {
 enum BackupStep {
     Done(Box<Blob>),
     /// The deleted blob has become a deleted snapshot. Its tags can be removed from the index.
-    Cleared(Indexed),
+    Cleared(TagClaim),
 }
 
 impl Backup<'_> {
@@ -230,7 +229,10 @@ impl Backup<'_> {
                 if !kept.is_empty() {
                     mutations.extend(kept);
                     mutations.push(Mutation::Delete(keys::BASE));
-                    return Ok(Decision::Write(Change::of(mutations), BackupStep::Cleared(Indexed::of(old))));
+                    return Ok(Decision::Write(
+                        Change::of(mutations),
+                        BackupStep::Cleared(TagClaim::of(old)),
+                    ));
                 }
             }
         }
@@ -244,13 +246,13 @@ impl Backup<'_> {
     /// Checks the conditions on the target. This operation has its own error code for `If-Match`.
     fn check_conditions(&self, live: Option<&Blob>, by_holder: bool) -> Result<(), Refusal> {
         let conditions = &self.copy.preconditions.conditions;
-        let judged = conditions.evaluate_create(live.map(Blob::validators), by_holder);
-        match judged {
+        let checked = conditions.evaluate_create(live.map(Blob::validators), by_holder);
+        match checked {
             Err(ConditionRefusal::ConditionNotMet) if conditions.if_match.is_some() => {
                 Err(ErrorCode::TargetConditionNotMet.into())
             }
-            judged => {
-                judged?;
+            checked => {
+                checked?;
                 self.copy.preconditions.check_tags(live)
             }
         }

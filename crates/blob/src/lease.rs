@@ -24,7 +24,7 @@ impl BlobService {
             let blob = record::blob(view.row(&keys::BASE))?;
             let (blob, applied) = lease(blob, &preconditions, action, view.now)?;
             let change = Change::of([Mutation::Put(keys::BASE, blob.encode()?)]);
-            let change = change.until(applied.valid_until).until(blob.ends_at());
+            let change = change.until(applied.valid_until).until(blob.expires_at());
             Ok(Decision::Write(change, (blob.validators(), applied)))
         });
         let (validators, applied) = leased.await?;
@@ -39,7 +39,7 @@ fn lease(
     action: LeaseAction,
     now: Timestamp,
 ) -> Result<(Blob, Applied), Refusal> {
-    let blob = blob.filter(|blob| blob.is_there(now)).ok_or_else(not_found)?;
+    let blob = blob.filter(|blob| blob.is_present(now)).ok_or_else(not_found)?;
     preconditions.admit_lease_action(&blob)?;
     check_no_pending_copy(&blob)?;
     let applied = blob.lease.apply(action, now).map_err(|refusal| Refusal::lease(refusal, Leased::Blob))?;

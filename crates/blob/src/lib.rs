@@ -58,7 +58,7 @@ use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response,
 use lazuli_service::Rows;
 use lazuli_store::{Decision, Partition, Reads, Store, View};
 
-use access::protection::Protecting;
+use access::protection::ProtectingRequest;
 use background::dropped::DroppedBlocks;
 use background::expiry::ExpiryWatch;
 use model::container::Container;
@@ -115,7 +115,7 @@ impl BlobService {
     /// Runs a rule that may set a policy or a legal hold on the blob.
     async fn transact_protecting<T>(
         &self,
-        protecting: Option<&Protecting<'_>>,
+        protecting: Option<&ProtectingRequest<'_>>,
         partition: &Partition,
         reads: Reads,
         mut rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,

@@ -24,7 +24,7 @@ use crate::rules::precondition::may_see_tags;
 use crate::{BlobService, reply};
 
 use include::BlobInclude;
-pub(crate) use include::known;
+pub(crate) use include::values_of_version;
 
 /// Rows that are read at once.
 const CHUNK: usize = 1024;
@@ -48,8 +48,8 @@ impl BlobService {
         let include = BlobInclude::parse(&request.query, request.version)?;
         check_parameters(&request, &page, include)?;
         let container = self.container(&request.account, &request.container).await?;
-        let mut listing = Listing::new(&request, &page, include, self.store.now())?;
-        let next = self.walk(container.space, &mut listing).await?;
+        let mut listing = BlobListing::new(&request, &page, include, self.store.now())?;
+        let next = self.fill_page(container.space, &mut listing).await?;
         // The rows are those of the container only if it was not deleted and swept during the scan.
         let header = self.store.space(container.space).await.map_err(reply::read_refusal)?;
         if !header.is_some_and(|header| header.open) {
@@ -62,7 +62,11 @@ impl BlobService {
     }
 
     /// Fills a page. Returns the position of the next page.
-    async fn walk(&self, space: SpaceId, listing: &mut Listing<'_>) -> Result<Option<Position>, Refusal> {
+    async fn fill_page(
+        &self,
+        space: SpaceId,
+        listing: &mut BlobListing<'_>,
+    ) -> Result<Option<Position>, Refusal> {
         let mut from = listing.begin();
         let mut read = 0;
         if !from.key.is_empty() {
@@ -81,7 +85,7 @@ impl BlobService {
             let rows = rows.map_err(reply::read_refusal)?;
             read += rows.rows.len();
             for (partition, row) in &rows.rows {
-                let full = match listing.row(partition, row)? {
+                let full = match listing.process_row(partition, row)? {
                     ListStep::Next => None,
                     ListStep::Full(position) => Some(position),
                     ListStep::Merge => self.write_states(space, listing, Bytes::new(), &mut read).await?,
@@ -90,17 +94,17 @@ impl BlobService {
                     return Ok(full);
                 }
             }
-            let Some(next) = rows.next else { return listing.leave() };
+            let Some(next) = rows.next else { return listing.finish_blob() };
             let next = Position { partition: next.0, key: next.1, latest: Bytes::new() };
-            if next.partition != listing.group.partition
-                && let Some(full) = listing.leave()?
+            if next.partition != listing.current.partition
+                && let Some(full) = listing.finish_blob()?
             {
                 return Ok(Some(full));
             }
-            from = listing.go_on(next.clone());
+            from = listing.continue_at(next.clone());
             chunk = if from == next { (chunk * 2).min(CHUNK) } else { listing.first_chunk() };
             if read >= MAX_ROWS {
-                return Ok(Some(listing.end_early(from)));
+                return Ok(Some(listing.position_before(from)));
             }
             // Yield to other requests.
             tokio::task::yield_now().await;
@@ -165,7 +169,7 @@ impl Position {
 }
 
 /// A page that is being written.
-struct Listing<'a> {
+struct BlobListing<'a> {
     request: &'a Request,
     page: &'a PageRequest<'a>,
     include: BlobInclude,
@@ -180,12 +184,12 @@ struct Listing<'a> {
     directory: Option<&'a str>,
     /// From this key on, the states of a blob are stored in time order.
     in_order: Bytes,
-    group: Group,
+    current: CurrentBlob,
 }
 
 /// The blob whose rows are being read.
 #[derive(Default)]
-struct Group {
+struct CurrentBlob {
     /// Empty before the first blob.
     partition: Bytes,
     base: Option<Blob>,
@@ -206,7 +210,7 @@ enum ListStep {
 
 /// The state of a blob that an entry shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum ListedState {
     Current,
     Snapshot(Stamp),
     Version,
@@ -214,7 +218,7 @@ pub(crate) enum Shown {
     VersionsOnly,
 }
 
-impl<'a> Listing<'a> {
+impl<'a> BlobListing<'a> {
     fn new(
         request: &'a Request,
         page: &'a PageRequest<'a>,
@@ -235,7 +239,7 @@ impl<'a> Listing<'a> {
             end: parameter("endbefore").map_or(all.end.clone(), |before| before.min(all.end)),
             directory: None,
             in_order: states::last_kind(include),
-            group: Group::default(),
+            current: CurrentBlob::default(),
         };
         if let Caller::Sas(grant) = &request.caller
             && let Some(directory) = grant.directory.as_deref().filter(|directory| !directory.is_empty())
@@ -264,64 +268,64 @@ impl<'a> Listing<'a> {
     }
 
     /// Processes the next row.
-    fn row(&mut self, partition: &Bytes, row: &Row) -> Result<ListStep, Refusal> {
+    fn process_row(&mut self, partition: &Bytes, row: &Row) -> Result<ListStep, Refusal> {
         if *partition < self.start {
             return Ok(ListStep::Next);
         }
-        if *partition != self.group.partition {
-            if let Some(full) = self.leave()? {
+        if *partition != self.current.partition {
+            if let Some(full) = self.finish_blob()? {
                 return Ok(ListStep::Full(full));
             }
             // Ending the previous blob may have written a prefix that contains this one.
-            if *partition < self.start || !self.enter(partition.clone()) {
+            if *partition < self.start || !self.begin_blob(partition.clone()) {
                 return Ok(ListStep::Next);
             }
         }
         match keys::row_kind(&row.key).filter(|kind| self.include.reads(*kind)) {
-            Some(RowKind::Base) => self.group.base = Some(Blob::decode(&row.value)?),
-            Some(_) if self.group.is_merged => {}
+            Some(RowKind::Base) => self.current.base = Some(Blob::decode(&row.value)?),
+            Some(_) if self.current.is_merged => {}
             Some(_) if row.key < self.in_order => {
-                self.group.is_merged = true;
+                self.current.is_merged = true;
                 return Ok(ListStep::Merge);
             }
-            Some(_) => return Ok(self.state(row)?.map_or(ListStep::Next, ListStep::Full)),
+            Some(_) => return Ok(self.process_state(row)?.map_or(ListStep::Next, ListStep::Full)),
             None => {}
         }
         Ok(ListStep::Next)
     }
 
     /// Processes the row of a snapshot or version. Returns its position if the page is full.
-    fn state(&mut self, row: &Row) -> Result<Option<Position>, Refusal> {
+    fn process_state(&mut self, row: &Row) -> Result<Option<Position>, Refusal> {
         let blob = Blob::decode(&row.value)?;
         let shown = match keys::row_kind(&row.key) {
-            Some(RowKind::Snapshot(stamp) | RowKind::DeletedSnapshot(stamp)) => Shown::Snapshot(stamp),
-            _ => Shown::Version,
+            Some(RowKind::Snapshot(stamp) | RowKind::DeletedSnapshot(stamp)) => ListedState::Snapshot(stamp),
+            _ => ListedState::Version,
         };
-        let is_wanted = shown != Shown::Version || self.include.versions;
+        let is_wanted = shown != ListedState::Version || self.include.versions;
         let fits = !is_wanted || !self.is_visible(&blob) || self.write(&blob, shown)?;
-        if shown == Shown::Version {
-            self.see_version(&row.key, blob);
+        if shown == ListedState::Version {
+            self.remember_version(&row.key, blob);
         }
-        Ok((!fits).then(|| self.place(row.key.clone())))
+        Ok((!fits).then(|| self.position_of(row.key.clone())))
     }
 
     /// Returns the position of a row of the current blob.
-    fn place(&self, key: Bytes) -> Position {
-        let Group { partition, latest, .. } = &self.group;
+    fn position_of(&self, key: Bytes) -> Position {
+        let CurrentBlob { partition, latest, .. } = &self.current;
         let latest = latest.as_ref().map(|(row, _)| row.clone()).unwrap_or_default();
         Position { partition: partition.clone(), key, latest }
     }
 
     /// Remembers the latest version. Prefers versions that are not deleted.
-    fn see_version(&mut self, key: &Bytes, blob: Blob) {
+    fn remember_version(&mut self, key: &Bytes, blob: Blob) {
         let is_kept = |latest: &(Bytes, Blob)| latest.1.deleted.is_none() && blob.deleted.is_some();
-        if !blob.has_expired(self.now) && !self.group.latest.as_ref().is_some_and(is_kept) {
-            self.group.latest = Some((key.clone(), blob));
+        if !blob.has_expired(self.now) && !self.current.latest.as_ref().is_some_and(is_kept) {
+            self.current.latest = Some((key.clone(), blob));
         }
     }
 
     /// Begins a blob. Returns false if the caller must not see it.
-    fn enter(&mut self, partition: Bytes) -> bool {
+    fn begin_blob(&mut self, partition: Bytes) -> bool {
         if let Some(directory) = self.directory {
             let name = &partition[keys::BLOBS.len()..];
             let rest = name.strip_prefix(directory.as_bytes()).unwrap_or(b"?");
@@ -333,51 +337,51 @@ impl<'a> Listing<'a> {
                 return false;
             }
         }
-        self.group = Group { partition, ..Group::default() };
+        self.current = CurrentBlob { partition, ..CurrentBlob::default() };
         true
     }
 
     /// Ends a blob by writing its current state, which comes last. Returns its position if the page is full.
-    fn leave(&mut self) -> Result<Option<Position>, Refusal> {
-        let Group { partition, base, latest, .. } = std::mem::take(&mut self.group);
+    fn finish_blob(&mut self) -> Result<Option<Position>, Refusal> {
+        let CurrentBlob { partition, base, latest, .. } = std::mem::take(&mut self.current);
         // No blob was read yet, or this one is part of a prefix that was already written.
         if partition.is_empty() || partition < self.start {
             return Ok(None);
         }
         let base = base.filter(|base| self.is_visible(base));
         let (row, blob, shown) = match (base, latest) {
-            (Some(base), _) => (Bytes::new(), base, Shown::Current),
+            (Some(base), _) => (Bytes::new(), base, ListedState::Current),
             (None, Some((row, latest))) if self.include.deleted_with_versions => {
-                (row, latest, Shown::VersionsOnly)
+                (row, latest, ListedState::VersionsOnly)
             }
             _ => return Ok(None),
         };
-        self.group.partition = partition.clone();
+        self.current.partition = partition.clone();
         let fits = self.write(&blob, shown)?;
-        self.group.partition = Bytes::new();
+        self.current.partition = Bytes::new();
         Ok((!fits).then_some(Position { partition, key: LAST, latest: row }))
     }
 
     /// Returns the position of the next page if this page ends before the row at `next`, which was not read.
-    fn end_early(&self, next: Position) -> Position {
-        if next.partition != self.group.partition {
+    fn position_before(&self, next: Position) -> Position {
+        if next.partition != self.current.partition {
             return Position::at(next.partition);
         }
         // The row belongs to a kind that has to be merged with others, and no state of the blob is written
         // yet.
-        if !self.group.is_merged && next.key < self.in_order {
-            return self.place(keys::BASE);
+        if !self.current.is_merged && next.key < self.in_order {
+            return self.position_of(keys::BASE);
         }
-        self.place(next.key)
+        self.position_of(next.key)
     }
 
     /// Returns the position from which to continue the scan: `next`, or the first wanted row after it.
-    fn go_on(&self, next: Position) -> Position {
+    fn continue_at(&self, next: Position) -> Position {
         if next.partition < self.start {
             return Position::at(self.start.clone());
         }
-        if self.group.is_merged && next.partition == self.group.partition {
-            return self.place(LAST);
+        if self.current.is_merged && next.partition == self.current.partition {
+            return self.position_of(LAST);
         }
         if keys::row_kind(&next.key).is_none_or(|kind| self.include.reads(kind)) {
             return next;
@@ -396,11 +400,11 @@ impl<'a> Listing<'a> {
 
     /// Writes an entry of the current blob, or the prefix that contains it. Returns false if the page is
     /// full.
-    fn write(&mut self, blob: &Blob, shown: Shown) -> Result<bool, Refusal> {
+    fn write(&mut self, blob: &Blob, shown: ListedState) -> Result<bool, Refusal> {
         if self.written == self.page.limit || self.xml.written() >= MAX_PAGE_BYTES {
             return Ok(false);
         }
-        let partition = self.group.partition.clone();
+        let partition = self.current.partition.clone();
         let name = keys::blob_name(&partition).ok_or(record::Damage::Undecodable)?;
         match fold(name, self.page) {
             Some(prefix) => {

@@ -11,7 +11,7 @@ use crate::BlobService;
 use crate::container::is_system;
 use crate::container::lifecycle::version_text;
 use crate::content::encryption::ACCOUNT_KEY_SCOPE;
-use crate::list::known;
+use crate::list::values_of_version;
 use crate::model::container::Container;
 
 /// Length at which a page ends, in bytes.
@@ -35,9 +35,9 @@ impl BlobService {
     /// Handles List Containers.
     pub(crate) async fn list_containers(&self, request: Request) -> Result<Response, Refusal> {
         let page = PageRequest::parse(ServiceKind::Blob, &request.query, MAX_RESULTS)?;
-        let include = request.query.list("include", &known(&INCLUDES, request.version))?;
+        let include = request.query.list("include", &values_of_version(&INCLUDES, request.version))?;
         let mut listing =
-            Listing { request: &request, include, now: self.store.now(), xml: xml::Writer::new() };
+            ContainerListing { request: &request, include, now: self.store.now(), xml: xml::Writer::new() };
         listing.open(&page);
         let (start, with_deleted) = (page.start.as_deref(), listing.includes(Include::Deleted));
         let mut listed = 0;
@@ -60,14 +60,14 @@ impl BlobService {
     }
 }
 
-struct Listing<'a> {
+struct ContainerListing<'a> {
     request: &'a Request,
     include: Vec<Include>,
     now: Timestamp,
     xml: xml::Writer,
 }
 
-impl Listing<'_> {
+impl ContainerListing<'_> {
     fn open(&mut self, page: &PageRequest<'_>) {
         let endpoint = &self.request.endpoint;
         let root = "EnumerationResults";
@@ -86,8 +86,8 @@ impl Listing<'_> {
 
     /// Returns whether to list a container.
     fn shows(&self, entry: &ListedGeneration<'_, Container>) -> bool {
-        let is_there = entry.record.deleted.is_none_or(|deleted| deleted.until > self.now);
-        is_there && (self.includes(Include::System) || !is_system(entry.name))
+        let is_present = entry.record.deleted.is_none_or(|deleted| deleted.until > self.now);
+        is_present && (self.includes(Include::System) || !is_system(entry.name))
     }
 
     fn write(&mut self, entry: &ListedGeneration<'_, Container>) {

@@ -10,9 +10,9 @@ use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response,
 use lazuli_store::View;
 
 use crate::access::target::Target;
-use crate::content::edit::{ContentEdit, Edited};
+use crate::content::edit::{BlobChange, ContentEdit};
 use crate::content::encryption::{Seal, check_update};
-use crate::content::intake::WantMd5;
+use crate::content::intake::Md5Policy;
 use crate::model::record::{Blob, Damage, Kind, PAGE};
 use crate::put::check_no_body;
 use crate::rules::precondition::{Preconditions, check_changeable, check_mutable, not_found};
@@ -37,7 +37,7 @@ impl BlobService {
         let target = self.write_target(&request).await?;
         let (blob, md5, crc64) = match self.seal(&request, &target.container)? {
             None => {
-                let want = WantMd5::of_block(request.version);
+                let want = Md5Policy::of_block(request.version);
                 let received = self.receive(&mut request, MAX_PAGE_WRITE, want, None).await?;
                 let blob = self.write_pages(&target, &write, &received.content, &received.writer).await?;
                 (blob, received.md5, received.crc64)
@@ -133,7 +133,7 @@ impl PageWrite {
         view: &View<'_>,
         blob: Option<Blob>,
         change: impl FnOnce(&Blob) -> Result<ContentEdit, Refusal>,
-    ) -> Result<Edited, Refusal> {
+    ) -> Result<BlobChange, Refusal> {
         let is_page = |kind: Kind| matches!(kind, Kind::Page { .. });
         let admission = self.preconditions.admit_write_to(blob.as_ref(), is_page, view.now)?;
         let mut blob = blob.ok_or_else(not_found)?;
@@ -148,7 +148,7 @@ impl PageWrite {
         let content = change(&blob)?;
         blob.touch(view.stamp, view.now);
         blob.lease = admission.lease;
-        Ok(Edited { blob, content, valid_until: admission.valid_until })
+        Ok(BlobChange { blob, content, valid_until: admission.valid_until })
     }
 }
 

@@ -18,7 +18,7 @@ use lazuli_protocol::request::BodyError;
 use lazuli_protocol::{Body, ByteRange, ErrorCode, Headers, Query, Refusal, Request, Response, date};
 use percent_encoding::percent_decode_str;
 
-use crate::access::target::{Found, State, Target};
+use crate::access::target::{PinnedState, State, Target};
 use crate::model::record::{Blob, Kind, MAX_PAGE_BLOB, PAGE};
 use crate::{BlobService, reply};
 
@@ -31,9 +31,9 @@ impl BlobService {
     /// Handles Get Page Ranges, for all pages or for those that differ from an earlier snapshot.
     pub(crate) async fn get_page_ranges(&self, request: Request) -> Result<Response, Refusal> {
         let range = ByteRange::of_read(&request.headers);
-        let page = Page::parse(&request)?;
+        let page = ListPart::parse(&request)?;
         let previous = previous_snapshot(&request)?;
-        let found = self.find_to_read_of(&request, |kind| matches!(kind, Kind::Page { .. })).await?;
+        let found = self.find_to_read_of(&request, |kind| matches!(kind, Kind::ListPart { .. })).await?;
         let length = found.blob.content.len();
         let range = range.map(|range| range.within(length)).transpose()?.unwrap_or(0..length);
         // Use whole pages, and continue at the end of the previous reply.
@@ -45,15 +45,17 @@ impl BlobService {
         reply::validators(headers, found.blob.validators(), request.version);
         reply::put(headers, "x-ms-blob-content-length", length.to_string());
         let (source, held) = match previous {
-            None => (Source::All(Ranges::new(&self.extents, &found.blob.content, range)), vec![found.held]),
+            None => {
+                (RangeSource::All(Ranges::new(&self.extents, &found.blob.content, range)), vec![found.held])
+            }
             Some(snapshot) => {
                 let target = self.target(&request).await?;
                 let older = self.previous(target, snapshot, &found.blob).await?;
                 let diff = Diff::new(&self.extents, &older.blob.content, &found.blob.content, range);
-                (Source::Since(diff), vec![found.held, older.held])
+                (RangeSource::Since(diff), vec![found.held, older.held])
             }
         };
-        let changes = Changes::new(source);
+        let changes = PageChanges::new(source);
         let list = PageList { changes, limit: page.limit, begun: false, _held: held };
         response.body = Body::stream(StreamBody::new(stream::unfold(Some(list), |list| async {
             let mut list = list?;
@@ -69,7 +71,7 @@ impl BlobService {
     }
 
     /// Finds the snapshot that a state is compared with.
-    async fn previous(&self, target: Target, snapshot: Stamp, newer: &Blob) -> Result<Found, Refusal> {
+    async fn previous(&self, target: Target, snapshot: Stamp, newer: &Blob) -> Result<PinnedState, Refusal> {
         if matches!(target.state, State::Snapshot(own) if own < snapshot) {
             return Err(ErrorCode::PreviousSnapshotCannotBeNewer.into());
         }
@@ -84,14 +86,14 @@ impl BlobService {
 
 /// The part of the list that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Page {
+struct ListPart {
     /// Offset at which the part begins. Markers are offsets.
     start: u64,
     /// Maximum number of ranges. `None` in versions without markers, which have no limit.
     limit: Option<usize>,
 }
 
-impl Page {
+impl ListPart {
     fn parse(request: &Request) -> Result<Self, Refusal> {
         let marker = request.query.number("marker", 0..=MAX_PAGE_BLOB as i64)?;
         let has_pages = request.version.at_least(2020, 10, 2);
@@ -131,14 +133,14 @@ pub(crate) fn snapshot_in_url(url: &str, container: &str, blob: &str) -> Option<
 }
 
 /// The source of the listed ranges.
-pub(crate) enum Source {
+pub(crate) enum RangeSource {
     /// All written ranges.
     All(Ranges),
     /// The changes since an older state.
     Since(Diff),
 }
 
-impl Source {
+impl RangeSource {
     async fn next(&mut self) -> Result<Option<Change>, Error> {
         match self {
             Self::All(ranges) => Ok(ranges.next().await?.map(Change::Written)),
@@ -149,14 +151,14 @@ impl Source {
 
 /// Merges changes into ranges of whole pages. Small content is compared byte by byte, so a change may be
 /// smaller than a page, and a page may have several changes.
-pub(crate) struct Changes {
-    source: Source,
+pub(crate) struct PageChanges {
+    source: RangeSource,
     /// The last change, which the next one may extend.
     open: Option<Change>,
 }
 
-impl Changes {
-    pub(crate) const fn new(source: Source) -> Self {
+impl PageChanges {
+    pub(crate) const fn new(source: RangeSource) -> Self {
         Self { source, open: None }
     }
 
@@ -185,7 +187,7 @@ fn whole_pages(change: Change) -> Change {
 
 /// The list while it is streamed.
 struct PageList {
-    changes: Changes,
+    changes: PageChanges,
     limit: Option<usize>,
     begun: bool,
     _held: Vec<ContentHold>,

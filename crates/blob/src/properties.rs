@@ -4,7 +4,7 @@ use http::{HeaderMap, StatusCode};
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
-use crate::content::edit::{ContentEdit, Edited};
+use crate::content::edit::{BlobChange, ContentEdit};
 use crate::content::encryption::{Seal, check_keyless_update, check_update};
 use crate::model::keys;
 use crate::model::record::{self, Blob, ContentHeaders, Kind, LegalHold};
@@ -56,7 +56,7 @@ impl BlobService {
         let changed = self.transact(&target.partition, Reads::key(keys::BASE), |view| {
             let old = record::blob(view.row(&keys::BASE))?;
             if let Some(old) = &old {
-                self.keep(&writer, old);
+                self.hold_contents(&writer, old);
             }
             set_metadata(old, metadata.clone(), &preconditions, seal.as_ref(), history, view)
         });
@@ -125,7 +125,7 @@ impl NewProperties {
         preconditions: &Preconditions,
         seal: Option<&Seal>,
         view: &View<'_>,
-    ) -> Result<Edited, Refusal> {
+    ) -> Result<BlobChange, Refusal> {
         let of_pages = self.length.is_some() || self.sequence_number.is_some();
         let fits = |kind: Kind| !of_pages || matches!(kind, Kind::Page { .. });
         let admission = preconditions.admit_write_to(blob.as_ref(), fits, view.now)?;
@@ -141,7 +141,7 @@ impl NewProperties {
         blob.lease = admission.lease;
         blob.copy = None;
         let content = self.length.map_or(ContentEdit::Keep, ContentEdit::Resize);
-        Ok(Edited { blob, content, valid_until: admission.valid_until })
+        Ok(BlobChange { blob, content, valid_until: admission.valid_until })
     }
 
     fn apply(&self, blob: &mut Blob) -> Result<(), Refusal> {

@@ -5,9 +5,9 @@ use lazuli_extents::Content;
 use lazuli_protocol::digest::SentDigests;
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, Version};
 
-use crate::access::replace::Replace;
+use crate::access::replace::ReplaceRequest;
 use crate::content::cipher::new_nonce;
-use crate::content::intake::{Received, WantMd5};
+use crate::content::intake::{Md5Policy, Received};
 use crate::model::record::Kind;
 use crate::rules::new_blob::{new_blob, page_blob_length};
 use crate::rules::precondition::Preconditions;
@@ -36,7 +36,7 @@ impl BlobService {
                 // The declared MD5 of a new block blob must be the MD5 of the body.
                 let sent = SentDigests { md5: request.headers.md5("x-ms-blob-content-md5")?, crc64: None };
                 let limit = max_put_blob(request.version);
-                let received = self.receive(&mut request, limit, WantMd5::Always, seal.as_ref()).await?;
+                let received = self.receive(&mut request, limit, Md5Policy::Always, seal.as_ref()).await?;
                 let Received { content, nonce, md5, crc64, writer } = received;
                 sent.check_md5(md5).inspect_err(|_| self.extents.released(content.extent_bytes()))?;
                 new.headers.content_md5 = md5.map(Vec::from);
@@ -55,7 +55,7 @@ impl BlobService {
                 self.extents.writer()
             }
         };
-        let replace = Replace::write(&request, &target, &preconditions, kind, writer);
+        let replace = ReplaceRequest::write(&request, &target, &preconditions, kind, writer);
         let replaced = self.replace(replace, |_, _| Ok(new.clone())).await;
         let blob = replaced.inspect_err(|_| self.extents.released(new.content.extent_bytes()))?;
         let mut response = reply::written(StatusCode::CREATED, &blob, request.version);

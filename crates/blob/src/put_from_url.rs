@@ -5,7 +5,7 @@ use http::StatusCode;
 use lazuli_protocol::{Headers, Refusal, Request, Response, Version};
 use md5::{Digest as _, Md5};
 
-use crate::access::replace::Replace;
+use crate::access::replace::ReplaceRequest;
 use crate::append::{Append, NewBlock, appended, max_append};
 use crate::content::read_source::{ReplyDigest, adopt_source_digests, write_digests};
 use crate::content::source::copies_tags;
@@ -33,7 +33,7 @@ impl BlobService {
         let copies_tags = copies_tags(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
-        let source = self.source(&request).await?;
+        let source = self.find_source(&request).await?;
         let (whole, limit) = (0..source.length, max_put_blob(request.version));
         let read =
             self.read_source(&mut request, &source, whole, limit, ReplyDigest::None, seal.as_ref()).await?;
@@ -51,7 +51,7 @@ impl BlobService {
         new.encryption = seal.map(|seal| seal.encryption);
         (new.content, new.nonce) = (read.content.clone(), read.nonce);
         let writer = read.writer.clone();
-        let replace = Replace::write(&request, &target, &preconditions, Kind::Block, writer);
+        let replace = ReplaceRequest::write(&request, &target, &preconditions, Kind::Block, writer);
         let replaced = self.replace(replace, |_, _| Ok(new.clone())).await;
         let blob = replaced.inspect_err(|_| self.release(&read))?;
         let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
@@ -65,7 +65,7 @@ impl BlobService {
         let id = BlockId::of_query(&request.query)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
-        let source = self.source(&request).await?;
+        let source = self.find_source(&request).await?;
         let (part, limit) = (source.part(&request)?, max_block(request.version));
         let read =
             self.read_source(&mut request, &source, part, limit, ReplyDigest::OfBlock, seal.as_ref()).await?;
@@ -85,7 +85,7 @@ impl BlobService {
         let append = Append::parse(&request)?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
-        let source = self.source(&request).await?;
+        let source = self.find_source(&request).await?;
         let (part, limit) = (source.part(&request)?, max_append(request.version));
         let read =
             self.read_source(&mut request, &source, part, limit, ReplyDigest::Md5, seal.as_ref()).await?;
@@ -103,7 +103,7 @@ impl BlobService {
         request.headers.required("x-ms-source-range")?;
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
-        let source = self.source(&request).await?;
+        let source = self.find_source(&request).await?;
         let part = source.part(&request)?;
         check_length(Some(part.end - part.start), &write.range)?;
         let (blob, md5, crc64) = match seal {

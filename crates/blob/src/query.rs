@@ -16,7 +16,7 @@ use lazuli_protocol::{ErrorCode, Refusal, Request, Response};
 use lazuli_query::{Query, QueryReply, ReplyStep};
 use time::OffsetDateTime;
 
-use crate::access::target::Found;
+use crate::access::target::PinnedState;
 use crate::content::sealed::PlainReader;
 use crate::model::record::Kind;
 use crate::{BlobService, reply};
@@ -38,7 +38,7 @@ impl BlobService {
                 .detail("Reason", malformed.reason)
         })?;
         let found = self.find_to_read_of(&request, |kind| matches!(kind, Kind::Block)).await?;
-        let Found { blob, is_current, held, now } = found;
+        let PinnedState { blob, is_current, held, now } = found;
         if blob.tier.is_archived(now) {
             return Err(ErrorCode::BlobArchived.into());
         }
@@ -52,7 +52,7 @@ impl BlobService {
         let md5 = blob.headers.content_md5.as_ref().map(reply::md5_text);
         reply::put_optional(headers, "x-ms-blob-content-md5", md5);
         let length = blob.content.len();
-        let reader = self.plain(&blob, seal.as_ref(), 0..length, held).await?;
+        let reader = self.read_plain(&blob, seal.as_ref(), 0..length, held).await?;
         let moment = OffsetDateTime::from_unix_timestamp_nanos(now.unix_nanos());
         let moment = moment.unwrap_or(OffsetDateTime::UNIX_EPOCH);
         let mut sync = [0; 16];

@@ -112,7 +112,7 @@ pub(crate) fn properties(
         put(headers, "x-ms-immutability-policy-until-date", date::rfc1123(policy.until));
         put(headers, "x-ms-immutability-policy-mode", policy.mode());
     }
-    put_optional(headers, "x-ms-legal-hold", blob.legal_hold.said().map(|held| held.to_string()));
+    put_optional(headers, "x-ms-legal-hold", blob.legal_hold.last_set().map(|held| held.to_string()));
 }
 
 /// Writes the tier, for replies to Get Blob Properties, and in newer versions to Get Blob.

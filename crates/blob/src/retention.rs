@@ -4,8 +4,8 @@ use http::StatusCode;
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, date};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
-use crate::access::protection::Protecting;
-use crate::access::target::Amended;
+use crate::access::protection::ProtectingRequest;
+use crate::access::target::PropertyChange;
 use crate::model::{keys, record};
 use crate::rules::precondition::{Preconditions, check_mutable, check_no_pending_copy, not_found};
 use crate::rules::retention::{Expiry, HOLD, MODE, UNTIL, immutability, replace_policy, unmodified_since};
@@ -40,12 +40,12 @@ impl BlobService {
         let asked = asked.ok_or_else(|| Refusal::missing_header(UNTIL))?;
         let unmodified = unmodified_since(&request.headers)?;
         let target = self.target(&request).await?;
-        let protecting = Protecting::new(&request, target.partition.space);
-        let amended = self.amend(&target, Some(&protecting), |blob, _| {
+        let protecting = ProtectingRequest::new(&request, target.partition.space);
+        let amended = self.change_properties(&target, Some(&protecting), |blob, _| {
             let mut blob = blob.ok_or_else(not_found)?;
             unmodified.check_conditions(&blob)?;
             blob.immutability = Some(replace_policy(blob.immutability, asked)?);
-            Ok(Amended { blob, valid_until: None, answer: () })
+            Ok(PropertyChange { blob, valid_until: None, answer: () })
         });
         amended.await?;
         let mut response = Response::empty(StatusCode::OK);
@@ -60,13 +60,13 @@ impl BlobService {
         request: Request,
     ) -> Result<Response, Refusal> {
         let target = self.target(&request).await?;
-        let amended = self.amend(&target, None, |blob, _| {
+        let amended = self.change_properties(&target, None, |blob, _| {
             let mut blob = blob.ok_or_else(not_found)?;
             if blob.immutability.is_some_and(|policy| policy.locked) {
                 return Err(ErrorCode::ImmutabilityPolicyDeleteOnLockedPolicy.into());
             }
             blob.immutability = None;
-            Ok(Amended { blob, valid_until: None, answer: () })
+            Ok(PropertyChange { blob, valid_until: None, answer: () })
         });
         amended.await?;
         Ok(Response::empty(StatusCode::OK))
@@ -76,11 +76,11 @@ impl BlobService {
     pub(crate) async fn set_blob_legal_hold(&self, request: Request) -> Result<Response, Refusal> {
         let hold = request.headers.flag(HOLD)?.ok_or_else(|| Refusal::missing_header(HOLD))?;
         let target = self.target(&request).await?;
-        let protecting = Protecting::if_asked(&request, target.partition.space)?;
-        let amended = self.amend(&target, protecting.as_ref(), |blob, _| {
+        let protecting = ProtectingRequest::if_asked(&request, target.partition.space)?;
+        let amended = self.change_properties(&target, protecting.as_ref(), |blob, _| {
             let mut blob = blob.ok_or_else(not_found)?;
             blob.legal_hold = Some(hold).into();
-            Ok(Amended { blob, valid_until: None, answer: () })
+            Ok(PropertyChange { blob, valid_until: None, answer: () })
         });
         amended.await?;
         let mut response = Response::empty(StatusCode::OK);

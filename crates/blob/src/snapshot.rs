@@ -29,10 +29,10 @@ impl BlobService {
             let base = record::blob(view.row(&keys::BASE))?;
             let (base, valid_until) = admit(&preconditions, base, view)?;
             check_update(base.encryption.as_ref(), seal.as_ref())?;
-            self.keep(&writer, &base);
-            take(view, base, &metadata, history, valid_until)
+            self.hold_contents(&writer, &base);
+            decide(view, base, &metadata, history, valid_until)
         });
-        let Taken { id, snapshot, version } = taken.await?;
+        let NewSnapshot { id, snapshot, version } = taken.await?;
         let mut response = reply::written(StatusCode::CREATED, &snapshot, request.version);
         let headers = &mut response.headers;
         reply::put(headers, "x-ms-snapshot", reply::stamp_text(id));
@@ -44,7 +44,7 @@ impl BlobService {
 }
 
 /// Result of Snapshot Blob.
-struct Taken {
+struct NewSnapshot {
     id: Stamp,
     snapshot: Blob,
     /// The version of the current state after the snapshot.
@@ -65,13 +65,13 @@ fn admit(
     Ok((base, admission.valid_until))
 }
 
-fn take(
+fn decide(
     view: &View<'_>,
     mut base: Blob,
     metadata: &Metadata,
     history: History,
     valid_until: Option<Timestamp>,
-) -> Result<Decision<Taken>, Refusal> {
+) -> Result<Decision<NewSnapshot>, Refusal> {
     let id = view.stamp;
     let mut snapshot = base.as_snapshot();
     if !metadata.is_empty() {
@@ -85,5 +85,5 @@ fn take(
         mutations.push(Mutation::Put(keys::BASE, base.encode()?));
     }
     let change = Change::of(mutations).until(valid_until);
-    Ok(Decision::Write(change, Taken { id, snapshot, version: base.version }))
+    Ok(Decision::Write(change, NewSnapshot { id, snapshot, version: base.version }))
 }

@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::BlobService;
 use crate::access::target::State;
-use crate::index::tag_index::Indexed;
+use crate::index::tag_index::TagClaim;
 use crate::model::keys;
 use crate::model::record::{self, Blob, Tags};
 use crate::rules::precondition::{Preconditions, check_no_pending_copy, not_found};
@@ -52,18 +52,18 @@ impl BlobService {
             State::Version(stamp) => Reads::keys([keys::BASE, keys::version(stamp)]),
             _ => Reads::key(keys::BASE),
         };
-        let mut claim = Indexed::default();
+        let mut claim = TagClaim::default();
         loop {
             let set = self.transact(&target.partition, reads.clone(), |view| {
                 set_tags(view, target.state, &tags, &preconditions, &claim)
             });
             match set.await {
-                Ok(TagsSet::Done { replaced }) => {
+                Ok(SetTagsResult::Done { replaced }) => {
                     self.unindex(&target.partition, replaced).await;
                     return Ok(Response::empty(StatusCode::NO_CONTENT));
                 }
                 // This happens at most once: afterwards the claim has these tags.
-                Ok(TagsSet::NotIndexed) => claim = self.index(&target.partition, tags.clone()).await?,
+                Ok(SetTagsResult::NotIndexed) => claim = self.index(&target.partition, tags.clone()).await?,
                 Err(refusal) => {
                     self.unindex_refused(&target.partition, claim, &refusal).await;
                     return Err(refusal);
@@ -74,11 +74,11 @@ impl BlobService {
 }
 
 /// Result of one attempt to set the tags of a blob.
-enum TagsSet {
+enum SetTagsResult {
     /// Nothing was changed. The new tags must be indexed first.
     NotIndexed,
     /// The blob has the new tags. Its former claim can be removed from the index.
-    Done { replaced: Indexed },
+    Done { replaced: TagClaim },
 }
 
 /// Decides to set the tags of a state. Only the current state is indexed; `indexed` is its claim.
@@ -87,8 +87,8 @@ fn set_tags(
     state: State,
     tags: &Tags,
     preconditions: &Preconditions,
-    indexed: &Indexed,
-) -> Result<Decision<TagsSet>, Refusal> {
+    indexed: &TagClaim,
+) -> Result<Decision<SetTagsResult>, Refusal> {
     let base = record::blob(view.row(&keys::BASE))?;
     let (key, blob) = match state {
         State::Version(stamp) if base.as_ref().is_none_or(|base| base.version != Some(stamp)) => {
@@ -103,14 +103,14 @@ fn set_tags(
     check_no_pending_copy(&old)?;
     let is_current = key == keys::BASE;
     if is_current && indexed.tags != *tags {
-        return Ok(Decision::Answer(TagsSet::NotIndexed));
+        return Ok(Decision::Answer(SetTagsResult::NotIndexed));
     }
-    let replaced = if is_current { Indexed::of(&old) } else { Indexed::default() };
+    let replaced = if is_current { TagClaim::of(&old) } else { TagClaim::default() };
     let tags_claim = if is_current { indexed.claim } else { None };
     let new = Blob { tags: tags.clone(), tags_claim, lease: admission.lease, ..old };
     let change = Change::of([Mutation::Put(key, new.encode()?)]);
     let change = change.until(admission.valid_until).until(indexed.valid_until());
-    Ok(Decision::Write(change, TagsSet::Done { replaced }))
+    Ok(Decision::Write(change, SetTagsResult::Done { replaced }))
 }
 
 impl Tags {

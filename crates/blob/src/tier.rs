@@ -5,7 +5,7 @@ use lazuli_concurrency::Access;
 use lazuli_protocol::{Refusal, Request, Response};
 
 use crate::BlobService;
-use crate::access::target::Amended;
+use crate::access::target::PropertyChange;
 use crate::rules::precondition::{Preconditions, check_no_pending_copy, not_found};
 use crate::rules::tier::{ACCESS_TIER, access_tier, check_tier, is_high_priority};
 
@@ -17,7 +17,7 @@ impl BlobService {
         let quick = is_high_priority(&request)?;
         let preconditions = Preconditions::of_tags(&request)?;
         let target = self.target(&request).await?;
-        let amended = self.amend(&target, None, |blob, now| {
+        let amended = self.change_properties(&target, None, |blob, now| {
             let valid_until = preconditions.admit_lease(blob.as_ref(), Access::Read, now)?.valid_until;
             let mut blob = blob.ok_or_else(not_found)?;
             preconditions.check_conditions(&blob)?;
@@ -25,7 +25,7 @@ impl BlobService {
             check_no_pending_copy(&blob)?;
             blob.tier = blob.tier.at(now).set(tier, quick, now)?;
             let rehydrates = blob.tier.rehydration.is_some();
-            Ok(Amended { blob, valid_until, answer: rehydrates })
+            Ok(PropertyChange { blob, valid_until, answer: rehydrates })
         });
         let rehydrates = amended.await?;
         Ok(Response::empty(if rehydrates { StatusCode::ACCEPTED } else { StatusCode::OK }))

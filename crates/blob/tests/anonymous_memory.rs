@@ -1,5 +1,5 @@
-//! The memory that anonymous clients can make a server use, measured. A process of its own, because others
-//! would count.
+//! Measures the memory that anonymous clients can make a server use. This is a separate process, because
+//! other tests would count.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,16 +17,16 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 const MIB: u64 = 1 << 20;
-/// Room for two full listings in the making, and for two that are not taken.
+/// Enough for two full listings that are being rendered, and for two that clients do not read.
 const MAKING: u32 = 64 << 20;
 const WAITING: u32 = 40 << 20;
-/// Connections, the store, and what the allocator keeps.
+/// Memory of connections, the store and the allocator.
 const SLACK: u64 = 40 * MIB;
 const BLOBS: usize = 560;
 const CLIENTS: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Asks for a listing and takes nothing of it. Waits until the answer begins.
+/// Requests a listing without reading it. Waits until the reply begins.
 async fn ask(address: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -34,12 +34,12 @@ async fn ask(address: SocketAddr) -> TcpStream {
     let target = format!("/{ACCOUNT}/public?restype=container&comp=list&include=metadata&delimiter=/");
     let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\nx-ms-version: 2025-01-05\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    timeout(PATIENCE, stream.readable()).await.expect("an answer").unwrap();
+    timeout(PATIENCE, stream.readable()).await.expect("a reply").unwrap();
     stream
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_of_listings_that_anonymous_clients_ask_for_ends_at_a_bound() {
+async fn memory_of_anonymous_listings_is_bounded() {
     let make = |parts: Parts| BlobService::new(parts.store, parts.extents, parts.accounts);
     let limits = Limits { rendering_bytes: MAKING, document_bytes: WAITING, ..Limits::default() };
     let server = lazuli_testing::start_embedded(ServiceKind::Blob, make, limits).await;
@@ -65,7 +65,7 @@ async fn memory_of_listings_that_anonymous_clients_ask_for_ends_at_a_bound() {
         let bound = u64::from(MAKING) + u64::from(WAITING) + SLACK;
         assert!(growth <= bound, "{} clients: {growth} bytes more, of {bound}", round * CLIENTS);
     }
-    // The bound was reached: listings are refused, and requests that need no such memory are answered.
+    // At the limit, listings are refused, and requests that need no such memory succeed.
     assert!(peak.growth() > u64::from(WAITING), "{} bytes", peak.growth());
     let refused = server.send("GET", page, "", "").await;
     assert_eq!(refused.outcome(), (503, "ServerBusy"));

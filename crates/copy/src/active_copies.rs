@@ -1,4 +1,4 @@
-//! The copies that have a task, so that none gets two; and the retries that store the end of a copy.
+//! Registers the copies that have a task, so that none gets two, and retries to store the end of a copy.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Drop for ActiveCopy {
     }
 }
 
-/// Calls `attempt` until it succeeds or the space is gone, with exponential backoff.
+/// Calls `attempt` until it succeeds or refuses with `gone`, with exponential backoff.
 pub async fn persist<T, F>(gone: ErrorCode, mut attempt: impl FnMut() -> F) -> Result<T, Refusal>
 where
     F: Future<Output = Result<T, Refusal>>,

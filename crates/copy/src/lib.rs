@@ -1,12 +1,11 @@
-//! Copies: finding the source that `x-ms-copy-source` names, authorizing its read, streaming it if it is not
-//! in the same service, and continuing a copy after its request.
+//! Copies: finds the source that `x-ms-copy-source` names, authorizes its read, streams it if it is not in
+//! the same service, and continues a copy after the reply to its request.
 //!
-//! A source in the same service is read from the store directly, by that service. Within the caller's own
-//! account, the caller's credentials also authorize the read, a shared access signature as far as its
-//! permissions go. A source in another account, and a URL with a signature or token of its own, are
-//! authorized by those, as the front door would do. The same applies to sources in other services of this
-//! server, in any account. All other URLs are fetched over the network, if the operator allows it: see
-//! [`StreamedSource`].
+//! A source in the same service is read from the store directly, by that service. In the caller's own
+//! account, the caller's credentials also authorize the read; a shared access signature does so only as far
+//! as its permissions allow. A source in another account, and a URL with its own signature or token, are
+//! authorized like a read by a client. The same applies to sources in other services of this server, in any
+//! account. All other URLs are fetched over the network, if the operator allows it: see [`StreamedSource`].
 
 mod active_copies;
 mod local_services;
@@ -49,21 +48,21 @@ pub struct CopySources {
     pub access: Arc<dyn SourceAccess>,
     /// Host names whose first label is an account of this server.
     pub host_suffixes: Vec<String>,
-    /// Fetches sources in other servers, as far as the operator allows it.
+    /// Fetches sources in other servers, if the operator allows them.
     pub outbound: Outbound,
     /// The services of this server.
     pub local_services: LocalServices,
 }
 
 impl CopySources {
-    /// Returns the service of this server that a source belongs to; `None` if it is elsewhere. `own` is the
-    /// service that received the request.
+    /// Returns the service of this server that a source belongs to, or `None` if it is in no service of this
+    /// server. `own` is the service that received the request.
     pub fn service(&self, request: &Request, url: &SourceUrl, own: ServiceKind) -> Option<ServiceKind> {
         url.service(own, &request.endpoint, &self.host_suffixes, |port| self.local_services.by_port(port))
     }
 
-    /// Returns the address of a source in this server. As at the front door, the host names an account only
-    /// if the account exists.
+    /// Returns the address of a source in this server. As in requests, the host names an account only if the
+    /// account exists.
     pub async fn address(&self, kind: ServiceKind, url: &SourceUrl) -> Result<Address, Refusal> {
         match address::account_of_host(kind, url.host(), &self.host_suffixes) {
             Some(account) if self.access.account(&account).await.is_err() => {
@@ -107,8 +106,8 @@ impl CopySources {
         self.access.admit(&source_read, service).await
     }
 
-    /// Opens a source that is not in the service that received the request: in another service of this
-    /// server, or elsewhere. Sends `conditions` to it. Returns the headers of its reply, too.
+    /// Opens a source that is not in the service that received the request, with `conditions` on it. It may
+    /// be in another service of this server, or remote. Also returns the headers of its reply.
     pub async fn open(
         &self,
         request: &Request,
@@ -152,8 +151,7 @@ impl CopySources {
     }
 }
 
-/// Returns the read of a source as if a client had sent its URL, with the credentials that the copy request
-/// has for it.
+/// Returns the read of a source as if a client had sent its URL, with the credentials in the copy request.
 fn source_read<'a>(
     request: &'a Request,
     url: &'a SourceUrl,
@@ -167,8 +165,8 @@ fn source_read<'a>(
         authorization: request.headers.get(AUTHORIZATION),
         intent: request.headers.get(INTENT),
         version: request.version,
-        // The URL with its signature came with the request, so both need the security that the signature
-        // requires.
+        // The URL with its signature was sent in the request, so the request needs the security that the
+        // signature requires, too.
         secure: url.is_secure() && request.secure,
         peer: request.peer,
     }
@@ -181,13 +179,13 @@ impl SourceUrl {
     }
 }
 
-/// Returns what the client learns about a refused read of a source in this server. With `plainly`, refusals
-/// are passed on except those about permissions; otherwise the answer is that the source could not be
-/// verified, and why.
-pub fn source_refusal(refusal: Refusal, version: Version, plainly: bool) -> Refusal {
+/// Translates the refusal of a read of a source in this server for the reply. With `as_is`, refusals are
+/// passed on except those about permissions. Otherwise the reply says that the source could not be verified,
+/// and why.
+pub fn source_refusal(refusal: Refusal, version: Version, as_is: bool) -> Refusal {
     let denied = matches!(refusal.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     let is_client_error = refusal.status().is_client_error();
-    if (plainly && !denied) || !is_client_error || refusal.code() == ErrorCode::CannotVerifyCopySource {
+    if (as_is && !denied) || !is_client_error || refusal.code() == ErrorCode::CannotVerifyCopySource {
         return refusal;
     }
     unverified(refusal.status(), Some(refusal.code().name()), refusal.text(), version)

@@ -1,15 +1,15 @@
-//! Asynchronous copies: copies that continue after their request was answered, from sources that have to be
-//! read byte by byte.
+//! Asynchronous copies, which continue after the reply to their request. Their sources must be read byte by
+//! byte.
 //!
 //! The target records that its copy is pending. A task reads the source and stores the content in the target
-//! with one commit. A row in the target's space records that a copy may be pending. The row is written before
-//! the target changes and removed after the copy has ended, so a restart finds and continues every pending
-//! copy. Bytes read before the restart are read again, because nothing refers to them. Copies are also
-//! continued when a closed space is restored, and by the sweep that reopens a space if the restoring did not
-//! get that far.
+//! with one commit. A row in the target's space records that a copy may be pending. This row is written
+//! before the target changes and removed after the copy has ended, so a restart finds and resumes every
+//! pending copy. Bytes read before the restart are read again, because no row refers to them. Copies are also
+//! resumed when a closed space is restored, and by the sweep that reopens a space after an interrupted
+//! restore.
 //!
-//! A task ends silently if its target no longer waits for the copy because the copy was aborted or the target
-//! deleted. The service of the target knows how to find and change it: its [`Destination`].
+//! A task ends silently if its target no longer waits for the copy, because the copy was aborted or the
+//! target deleted. The service of the target finds and changes the target, see [`Destination`].
 
 #[cfg(test)]
 mod tests;
@@ -40,13 +40,13 @@ use tracing::Instrument;
 use crate::active_copies::{ActiveCopies, ActiveCopy, FIRST_PAUSE, persist};
 use crate::{CopySources, SourceVersion, StreamedSource};
 
-/// Maximum number of copies that read at the same time; others wait.
+/// Maximum number of copies that read concurrently. Others wait.
 const MAX_FETCHING: usize = 16;
 /// Maximum number of additional slow copies, which receive hardly any bytes. They cost little and must not
 /// block the other copies. If there are more slow copies, they share the slots of the others.
 const MAX_SLOW: usize = 64;
-/// Maximum number of copies that keep their content while they wait for a slot. Further ones start from the
-/// beginning.
+/// Maximum number of copies that keep their content while they wait for a slot. Other copies start again from
+/// the beginning.
 const MAX_PARKED: usize = 64;
 /// Maximum number of connections for the copies of one service.
 pub const MAX_CONNECTIONS: usize = MAX_FETCHING + MAX_SLOW;
@@ -57,7 +57,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of pending copies with a task. Further requests are refused, and further pending copies
 /// found at a restart are resumed when others have ended.
 const MAX_PENDING: usize = 10_000;
-/// Skipped copies are looked for when this fraction (1/8) of [`MAX_PENDING`] is free again.
+/// A search for skipped copies begins when this fraction (1/8) of [`MAX_PENDING`] is free again.
 const FREE_FRACTION: usize = 8;
 /// Maximum time for which a copy may be pending.
 const MAX_TIME: Span = Span::seconds(14 * 86_400);
@@ -113,7 +113,7 @@ pub trait Destination: Clone + Send + Sync + 'static {
     ) -> Result<(), Refusal>;
 }
 
-/// A copy that may be pending, with everything needed to continue it after a restart.
+/// A copy that may be pending, with all data that is needed to resume it after a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingCopy<T> {
     /// The id of the copy.
@@ -122,7 +122,7 @@ pub struct PendingCopy<T> {
     pub target: T,
     /// The URL of the source, including credentials.
     pub url: String,
-    /// The service of this server that the source belongs to; `None` if it is elsewhere.
+    /// The service of this server that the source belongs to. `None` if the source is remote.
     pub service: Option<ServiceKind>,
     /// The version of the source.
     pub seen: SourceVersion,
@@ -140,7 +140,8 @@ pub struct Copies {
     sources: Option<CopySources>,
     pending: Arc<Semaphore>,
     max_pending: usize,
-    /// Pending copies were found while [`MAX_PENDING`] was reached. A copy that ends looks for them.
+    /// Whether pending copies were skipped because [`MAX_PENDING`] was reached. A copy that ends searches for
+    /// them.
     has_skipped: AtomicBool,
     slots: Semaphore,
     slow: Semaphore,
@@ -199,8 +200,8 @@ impl Copies {
             version: streamed.version,
             started: self.store.now(),
         };
-        // Register before writing the row, else another task could find the row and continue a copy that has
-        // not begun.
+        // Register before writing the row. Otherwise another task could find the row and resume a copy that
+        // has not begun.
         let active_copy = self.active.insert(space, id).ok_or(ErrorCode::ServerBusy)?;
         let row = Mutation::Put(Bytes::copy_from_slice(&id), record::encode(&copy)?);
         self.write::<D>(space, row).await?;
@@ -209,8 +210,8 @@ impl Copies {
         replace.await
     }
 
-    /// Continues the copies that were pending when the server stopped. Call this after the start, and after
-    /// spaces were reopened. Returns false if not all of them were found.
+    /// Resumes the copies that were pending when the server stopped. Call this after the start, and after
+    /// spaces were reopened. Returns false if some of them could not be found.
     pub async fn resume<D: Destination>(&self, destination: &D) -> bool {
         let resumed = self.try_resume(destination).await;
         if let Err(refusal) = &resumed {
@@ -219,14 +220,14 @@ impl Copies {
         resumed.is_ok()
     }
 
-    /// Continues the pending copies to one space that have no task. Call this when the space was reopened.
+    /// Resumes the pending copies to one space that have no task. Call this when the space was reopened.
     pub async fn resume_in<D: Destination>(&self, destination: &D, space: SpaceId) {
         if let Err(refusal) = self.try_resume_in(destination, space).await {
             tracing::error!(%refusal, ?space, "cannot find the pending copies of a reopened space");
         }
     }
 
-    /// Stops all tasks. The next start continues the copies.
+    /// Stops all tasks. The next start resumes the copies.
     pub async fn stop(&self) {
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
         tasks.shutdown().await;
@@ -267,7 +268,7 @@ impl Copies {
         tasks.spawn_on(task, runtime);
     }
 
-    /// Looks for skipped copies, once there are enough free permits.
+    /// Searches for skipped copies, once there are enough free permits.
     async fn resume_skipped<D: Destination>(&self, destination: &D) {
         let has_capacity = self.pending.available_permits() >= self.max_pending.div_ceil(FREE_FRACTION);
         if has_capacity && self.has_skipped.swap(false, Ordering::SeqCst) && !self.resume(destination).await {
@@ -275,8 +276,8 @@ impl Copies {
         }
     }
 
-    /// Acquires a permit for a pending copy that was found. Without one, the copy is looked for when another
-    /// has ended.
+    /// Acquires a permit for a pending copy that was found. Without a permit, the copy is found again when
+    /// another one has ended.
     fn acquire_pending(&self) -> Option<OwnedSemaphorePermit> {
         let try_acquire = || self.pending.clone().try_acquire_owned().ok();
         try_acquire().or_else(|| {
@@ -314,7 +315,7 @@ impl Copies {
                 let copy: PendingCopy<D::Target> = match record::decode(&row.value) {
                     Ok(copy) => copy,
                     Err(damage) => {
-                        // A damaged row must not keep the other copies from continuing.
+                        // A damaged row must not keep the other copies from resuming.
                         tracing::error!(
                             %damage,
                             row = %RowPosition::new(&partition, &row.key),
@@ -336,9 +337,8 @@ impl Copies {
     }
 }
 
-/// A copy whose row is written. However its request ends, even if the client disconnects at this point, the
-/// task that is spawned on drop takes over: it carries out the copy if the target waits for it, and removes
-/// the row if not.
+/// A copy whose row is written. In all cases, even if the client disconnects at this point, a task is spawned
+/// on drop. The task runs the copy if the target waits for it, and otherwise removes the row.
 struct SpawnOnDrop<'a, D: Destination> {
     destination: &'a D,
     runtime: Handle,
@@ -354,14 +354,14 @@ impl<D: Destination> Drop for SpawnOnDrop<'_, D> {
     }
 }
 
-/// Carries out a copy and stores its end.
+/// Runs a copy and stores its end.
 async fn run<D: Destination>(
     destination: &D,
     space: SpaceId,
     copy: &PendingCopy<D::Target>,
     active_copy: ActiveCopy,
 ) {
-    let ended = carry_out(destination, space, copy).await;
+    let ended = run_to_end(destination, space, copy).await;
     drop(active_copy);
     match ended {
         Ok(()) => {}
@@ -377,7 +377,7 @@ async fn run<D: Destination>(
     }
 }
 
-async fn carry_out<D: Destination>(
+async fn run_to_end<D: Destination>(
     destination: &D,
     space: SpaceId,
     copy: &PendingCopy<D::Target>,
@@ -399,13 +399,13 @@ async fn carry_out<D: Destination>(
     persist(D::GONE, || copies.write::<D>(space, row.clone())).await
 }
 
-/// Why the source was not read to its end.
+/// The reason why the source was not read to its end.
 enum FetchError {
-    /// The target does not wait for the copy any more.
+    /// The target no longer waits for the copy.
     Unwanted,
     /// The space of the target is closed. It may be reopened.
     SpaceClosed,
-    /// The copy is slow and others wait: it has to start again, after them.
+    /// The copy is slow and other copies wait. It must start again after them.
     Requeue,
     Failed(Refusal),
 }
@@ -456,7 +456,7 @@ async fn fetch<D: Destination>(
                 if let Ok(slow) = copies.slow.try_acquire() {
                     (_slot, uses_slow_slot) = (Ok(slow), true);
                 } else {
-                    // Queue for a slot after all that wait, keeping the content.
+                    // Queue for a slot behind all waiting copies, and keep the content.
                     let _parked = copies.parked.try_acquire().map_err(|_| FetchError::Requeue)?;
                     drop((body, _slot));
                     _slot = copies.slots.acquire().await;

@@ -8,7 +8,7 @@ use lazuli_extents::{Content, Edit, Error, Extents, Writer};
 
 /// Bytes of a page, the unit that is tested for zeros.
 const PAGE: usize = 512;
-/// Bytes that are gathered before they are nonzero_runs.
+/// Bytes that are gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Encrypts bytes that belong at an offset.

@@ -1,8 +1,8 @@
 //! The source of a copy whose content cannot be shared: read in pieces as a client would, over HTTP or from
 //! another service of this server.
 //!
-//! The source's version is fixed by its first reply: every further request requires that version, and a reply
-//! of another version ends the copy. A broken connection loses the request in flight, not the copy.
+//! The first reply of the source fixes its version: every further request requires that version, and a reply
+//! with another version ends the copy. A broken connection fails the request in flight, not the copy.
 
 use std::future::{Future, poll_fn};
 use std::ops::Range;
@@ -102,7 +102,7 @@ impl ReadError {
 }
 
 impl StreamedSource {
-    /// Opens a source under these conditions. Returns the headers of its reply, too.
+    /// Opens a source under these conditions. Also returns the headers of its reply.
     pub(crate) async fn open(
         transport: Transport,
         uri: Uri,
@@ -111,7 +111,7 @@ impl StreamedSource {
         version: Version,
     ) -> Result<(Self, HeaderMap), Refusal> {
         let mut this = Self { transport, uri, authorization, version, seen: SourceVersion::default() };
-        // Not HEAD: a URL may be signed for GET only. The body is not read.
+        // Use GET instead of HEAD, because a URL may be signed for GET only. The body is not read.
         let response = this.get(conditions).await.map_err(ReadError::refusal)?;
         if response.status != StatusCode::OK {
             return Err(this.refused(&response));
@@ -124,7 +124,7 @@ impl StreamedSource {
         Ok((this, response.headers))
     }
 
-    /// Returns the service of this server that the source belongs to; `None` if it is elsewhere.
+    /// Returns the service of this server that the source belongs to, or `None` if the source is remote.
     pub fn service(&self) -> Option<ServiceKind> {
         match &self.transport {
             Transport::Http(_) => None,
@@ -220,7 +220,7 @@ impl StreamedSource {
         }
     }
 
-    /// Makes one request for the bytes from `at` on, and advances `at` by the bytes that were sent on.
+    /// Sends one request for the bytes from `at` on, and advances `at` by the bytes that were forwarded.
     async fn step(&self, at: &mut u64, end: u64, sender: &PieceSender) -> Result<(), ReadError> {
         let requested = *at..end.min(*at + REQUEST_BYTES);
         let mut response = self.get(self.headers_of(&requested)).await?;
@@ -295,7 +295,7 @@ impl StreamedSource {
         let status = match error {
             Error::Url => StatusCode::BAD_REQUEST,
             Error::TimedOut | Error::Busy => StatusCode::INTERNAL_SERVER_ERROR,
-            // The same status for both, else clients could find out which names resolve in the server's
+            // Use the same status for both, or clients could find out which names resolve in the server's
             // network.
             Error::NotAllowed | Error::Unreachable(_) => StatusCode::NOT_FOUND,
             Error::Broken(_) | Error::TooLarge => StatusCode::NOT_FOUND,

@@ -58,9 +58,8 @@ impl SourceUrl {
         self.uri.scheme_str() == Some("https")
     }
 
-    /// Returns the service of this server that the source belongs to; `None` if it is elsewhere. The client
-    /// reached the service
-    /// `own` at `endpoint`, and other services are reached at other ports of the same host.
+    /// Returns the service of this server that the source belongs to, or `None` if the source is remote. The
+    /// client reached the service `own` at `endpoint`. Other services have other ports of the same host.
     pub fn service(
         &self,
         own: ServiceKind,
@@ -94,7 +93,7 @@ impl SourceUrl {
         Some(named.unwrap_or(service))
     }
 
-    /// Returns the address of the source in that service of this server, if the account in its host exists.
+    /// Returns the address of the source in this service, if the account in its host exists.
     pub fn address(&self, service: ServiceKind, suffixes: &[String]) -> Result<Address, Refusal> {
         Address::of_source(service, self.host(), self.uri.path(), &self.query, suffixes)
     }

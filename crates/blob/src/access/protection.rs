@@ -36,13 +36,13 @@ const STEP: usize = 256;
 pub(crate) const MAX_SEARCHES: usize = 16;
 
 /// The container in which a request protects a blob.
-pub(crate) struct Protecting<'a> {
+pub(crate) struct ProtectingRequest<'a> {
     account: &'a Account,
     container: &'a str,
     space: SpaceId,
 }
 
-impl<'a> Protecting<'a> {
+impl<'a> ProtectingRequest<'a> {
     /// Names the container in which a request protects a blob.
     pub(crate) fn new(request: &'a Request, space: SpaceId) -> Self {
         Self { account: &request.account, container: &request.container, space }
@@ -57,7 +57,7 @@ impl<'a> Protecting<'a> {
 
 /// A container in which a search found no protected blob.
 #[derive(Clone)]
-pub(crate) struct Unprotected {
+pub(crate) struct UnprotectedContainer {
     /// The versions of the rows before the search. `None` if no blob was ever protected, so that no search
     /// was necessary.
     searched: Option<Versions>,
@@ -72,8 +72,8 @@ fn versions(view: &View<'_>) -> Versions {
     (version(&CURRENT), version(&GUARD))
 }
 
-impl Unprotected {
-    /// Returns the rows that [`Unprotected::check`] needs in addition to the row of the container.
+impl UnprotectedContainer {
+    /// Returns the rows that [`UnprotectedContainer::check`] needs in addition to the row of the container.
     pub(crate) fn reads(&self) -> Reads {
         if self.searched.is_some() { Reads::key(GUARD) } else { Reads::default() }
     }
@@ -97,9 +97,9 @@ impl BlobService {
     /// Raises the version of the guard row, and records in the container that it protects blobs.
     pub(crate) async fn announce_protection(
         &self,
-        protecting: Option<&Protecting<'_>>,
+        protecting: Option<&ProtectingRequest<'_>>,
     ) -> Result<(), Refusal> {
-        let Some(Protecting { account, container, space }) = protecting else { return Ok(()) };
+        let Some(ProtectingRequest { account, container, space }) = protecting else { return Ok(()) };
         let announced = self.containers.transact_with(account, container, Reads::default(), |current, _| {
             let current = current.filter(|current| current.space == *space);
             let mut container: Container = current.ok_or(ErrorCode::ContainerNotFound)?;
@@ -115,7 +115,11 @@ impl BlobService {
     }
 
     /// Returns proof that a container has no protected blob. Refuses if it has one.
-    pub(crate) async fn unprotected(&self, account: &Account, name: &str) -> Result<Unprotected, Refusal> {
+    pub(crate) async fn unprotected(
+        &self,
+        account: &Account,
+        name: &str,
+    ) -> Result<UnprotectedContainer, Refusal> {
         let container = self.container(account, name).await?;
         let mut searched = None;
         if container.protects {
@@ -130,7 +134,7 @@ impl BlobService {
             self.containers.fence(container.space).await?;
             self.find_protected(container.space).await?;
         }
-        Ok(Unprotected { searched, is_outdated: Arc::default() })
+        Ok(UnprotectedContainer { searched, is_outdated: Arc::default() })
     }
 
     async fn find_protected(&self, space: SpaceId) -> Result<(), Refusal> {

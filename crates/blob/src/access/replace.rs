@@ -14,8 +14,9 @@
 //! 8. Commit the row of the new blob, and the row that keeps the old state. After a conflict, start again at
 //!    1.
 //!
-//! [`Replacement::judge`] takes the steps 1 to 6, [`Replacement::commit`] step 8. New content is durable
-//! before step 8. In all cases, [`Replacement::finish`] removes the index rows that are no longer needed.
+//! [`RunningReplace::admit`] takes the steps 1 to 6, [`RunningReplace::commit`] step 8. New content is
+//! durable before step 8. In all cases, [`RunningReplace::finish`] removes the index rows that are no longer
+//! needed.
 
 use bytes::Bytes;
 use lazuli_concurrency::{Access, Admission, Timestamp};
@@ -23,9 +24,9 @@ use lazuli_extents::Writer;
 use lazuli_protocol::{Refusal, Request};
 use lazuli_store::{Attempt, Attempts, Change, Mutation, Reads, Row, View};
 
-use super::protection::Protecting;
+use super::protection::ProtectingRequest;
 use super::target::Target;
-use crate::index::tag_index::Indexed;
+use crate::index::tag_index::TagClaim;
 use crate::model::keys;
 use crate::model::record::{Blob, Kind};
 use crate::model::staging::drops_blocks;
@@ -38,7 +39,7 @@ use crate::{BlobService, reply};
 const MAX_REMOVED: usize = 200;
 
 /// A request to create a blob or to replace it as a whole.
-pub(crate) struct Replace<'a> {
+pub(crate) struct ReplaceRequest<'a> {
     pub(crate) request: &'a Request,
     pub(crate) target: &'a Target,
     pub(crate) preconditions: &'a Preconditions,
@@ -52,7 +53,7 @@ pub(crate) struct Replace<'a> {
     pub(crate) writer: Writer,
 }
 
-impl<'a> Replace<'a> {
+impl<'a> ReplaceRequest<'a> {
     /// Describes a plain write of a blob of this type. `writer` holds the new content.
     pub(crate) fn write(
         request: &'a Request,
@@ -65,19 +66,19 @@ impl<'a> Replace<'a> {
     }
 }
 
-/// A running [`Replace`].
-pub(crate) struct Replacement<'a> {
+/// A running [`ReplaceRequest`].
+pub(crate) struct RunningReplace<'a> {
     service: &'a BlobService,
-    replace: Replace<'a>,
+    replace: ReplaceRequest<'a>,
     history: History,
-    protecting: Option<Protecting<'a>>,
+    protecting: Option<ProtectingRequest<'a>>,
     attempts: Attempts<'a>,
     /// The tags that are indexed for the new blob.
-    claim: Indexed,
+    claim: TagClaim,
 }
 
 /// An attempt whose preconditions hold and whose tags are indexed.
-pub(crate) struct Judged {
+pub(crate) struct AdmittedAttempt {
     attempt: Attempt,
     admission: Admission,
     pub(crate) now: Timestamp,
@@ -86,12 +87,12 @@ pub(crate) struct Judged {
 }
 
 /// Result of a commit.
-pub(crate) struct Replaced {
+pub(crate) struct ReplaceResult {
     blob: Blob,
     /// Bytes that no row refers to now.
     released: u64,
     /// The tag claim of the old state.
-    unindexed: Indexed,
+    unindexed: TagClaim,
 }
 
 impl BlobService {
@@ -99,23 +100,23 @@ impl BlobService {
     /// content is durable. The commit sets claim, dates, version and lease.
     pub(crate) async fn replace(
         &self,
-        replace: Replace<'_>,
+        replace: ReplaceRequest<'_>,
         describe: impl Fn(Option<&Blob>, Timestamp) -> Result<Blob, Refusal>,
     ) -> Result<Blob, Refusal> {
-        let mut replacement = Replacement::new(self, replace).await?;
+        let mut replacement = RunningReplace::new(self, replace).await?;
         let outcome = replacement.run(&describe).await;
         replacement.finish(outcome).await
     }
 }
 
-impl<'a> Replacement<'a> {
-    pub(crate) async fn new(service: &'a BlobService, replace: Replace<'a>) -> Result<Self, Refusal> {
+impl<'a> RunningReplace<'a> {
+    pub(crate) async fn new(service: &'a BlobService, replace: ReplaceRequest<'a>) -> Result<Self, Refusal> {
         let partition = &replace.target.partition;
         Ok(Self {
             history: service.history(&replace.request.account).await?,
-            protecting: Protecting::if_asked(replace.request, partition.space)?,
+            protecting: ProtectingRequest::if_asked(replace.request, partition.space)?,
             attempts: service.rows.attempts(partition),
-            claim: Indexed::default(),
+            claim: TagClaim::default(),
             service,
             replace,
         })
@@ -124,23 +125,23 @@ impl<'a> Replacement<'a> {
     async fn run(
         &mut self,
         describe: impl Fn(Option<&Blob>, Timestamp) -> Result<Blob, Refusal>,
-    ) -> Result<Replaced, Refusal> {
+    ) -> Result<ReplaceResult, Refusal> {
         loop {
-            let judged = self.judge(&describe).await?;
-            if let Some(replaced) = self.commit(judged, vec![]).await? {
+            let admitted = self.admit(&describe).await?;
+            if let Some(replaced) = self.commit(admitted, vec![]).await? {
                 return Ok(replaced);
             }
         }
     }
 
     /// Begins an attempt and checks its preconditions. Returns once the tags of the new blob are indexed.
-    pub(crate) async fn judge(
+    pub(crate) async fn admit(
         &mut self,
         describe: impl Fn(Option<&Blob>, Timestamp) -> Result<Blob, Refusal>,
-    ) -> Result<Judged, Refusal> {
+    ) -> Result<AdmittedAttempt, Refusal> {
         loop {
             let (attempt, old) = self.begin().await?;
-            let Replace { preconditions, access, kind, target, .. } = &self.replace;
+            let ReplaceRequest { preconditions, access, kind, target, .. } = &self.replace;
             let now = attempt.view().now;
             let admission = preconditions.admit_replacement(old.as_ref(), *kind, *access, now)?;
             let new = describe(old.as_ref(), now)?;
@@ -150,7 +151,7 @@ impl<'a> Replacement<'a> {
                 self.check_old_state(live, now)?;
             }
             if new.tags == self.claim.tags {
-                return Ok(Judged { attempt, admission, now, old, new });
+                return Ok(AdmittedAttempt { attempt, admission, now, old, new });
             }
             self.service.unindex(&target.partition, std::mem::take(&mut self.claim)).await;
             self.claim = self.service.index(&target.partition, new.tags).await?;
@@ -167,7 +168,7 @@ impl<'a> Replacement<'a> {
         }
         let (attempt, old) = service.begin(&mut self.attempts, Reads::key(keys::BASE)).await?;
         if let Some(old) = &old {
-            service.keep(writer, old);
+            service.hold_contents(writer, old);
         }
         Ok((attempt, old))
     }
@@ -176,10 +177,10 @@ impl<'a> Replacement<'a> {
     /// a conflict; the caller starts again.
     pub(crate) async fn commit(
         &mut self,
-        judged: Judged,
+        admitted: AdmittedAttempt,
         used: Vec<Bytes>,
-    ) -> Result<Option<Replaced>, Refusal> {
-        let Judged { attempt, admission, old, new, .. } = judged;
+    ) -> Result<Option<ReplaceResult>, Refusal> {
+        let AdmittedAttempt { attempt, admission, old, new, .. } = admitted;
         let (mut change, replaced) = self.decide(&attempt.view(), old.as_ref(), new, &admission)?;
         self.service.announce_protection(self.protecting.as_ref()).await?;
         let watch = self.service.dropped.watch(&self.replace.target.partition);
@@ -192,8 +193,8 @@ impl<'a> Replacement<'a> {
     }
 
     /// Returns whether the rows that the attempt has read are unchanged.
-    pub(crate) async fn is_current(&self, judged: &Judged) -> Result<bool, Refusal> {
-        self.attempts.is_current(&judged.attempt).await.map_err(reply::read_refusal)
+    pub(crate) async fn is_current(&self, admitted: &AdmittedAttempt) -> Result<bool, Refusal> {
+        self.attempts.is_current(&admitted.attempt).await.map_err(reply::read_refusal)
     }
 
     /// Checks that the caller may overwrite the live state, and that this state may be replaced.
@@ -209,7 +210,7 @@ impl<'a> Replacement<'a> {
         old: Option<&Blob>,
         mut new: Blob,
         admission: &Admission,
-    ) -> Result<(Change, Replaced), Refusal> {
+    ) -> Result<(Change, ReplaceResult), Refusal> {
         let (stamp, now) = (view.stamp, view.now);
         let live = old.filter(|old| old.is_live(now));
         if self.replace.uses_blocks {
@@ -242,19 +243,19 @@ impl<'a> Replacement<'a> {
             mutations.extend(old.drop_staged());
         }
         let change = Change::of(mutations).until(admission.valid_until).until(self.claim.valid_until());
-        let unindexed = old.map(Indexed::of).unwrap_or_default();
-        Ok((change, Replaced { blob: new, released, unindexed }))
+        let unindexed = old.map(TagClaim::of).unwrap_or_default();
+        Ok((change, ReplaceResult { blob: new, released, unindexed }))
     }
 
     /// Removes index rows that are no longer needed: those of the old state after a commit, those of the new
     /// blob after a refusal. Returns the new blob.
-    pub(crate) async fn finish(self, outcome: Result<Replaced, Refusal>) -> Result<Blob, Refusal> {
+    pub(crate) async fn finish(self, outcome: Result<ReplaceResult, Refusal>) -> Result<Blob, Refusal> {
         let Self { service, replace, attempts, claim, .. } = self;
         // Let other transactions on the blob proceed before the index is updated.
         drop(attempts);
         let partition = &replace.target.partition;
         match outcome {
-            Ok(Replaced { blob, released, unindexed }) => {
+            Ok(ReplaceResult { blob, released, unindexed }) => {
                 service.unindex(partition, unindexed).await;
                 service.extents.released(released);
                 Ok(blob)

@@ -7,7 +7,7 @@ use lazuli_protocol::{ErrorCode, Query, Refusal, Request, date, names};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row};
 
 use crate::BlobService;
-use crate::access::protection::Protecting;
+use crate::access::protection::ProtectingRequest;
 use crate::model::container::Container;
 use crate::model::keys;
 use crate::model::record::Blob;
@@ -75,7 +75,7 @@ impl State {
 }
 
 /// The change of a state's properties that a rule decides.
-pub(crate) struct Amended<T> {
+pub(crate) struct PropertyChange<T> {
     pub(crate) blob: Blob,
     /// Time until which the decision holds.
     pub(crate) valid_until: Option<Timestamp>,
@@ -83,7 +83,7 @@ pub(crate) struct Amended<T> {
 }
 
 /// A state of a blob that was read. Holds its content.
-pub(crate) struct Found {
+pub(crate) struct PinnedState {
     pub(crate) blob: Blob,
     /// Whether this is the current state, not a snapshot or an earlier version.
     pub(crate) is_current: bool,
@@ -115,7 +115,7 @@ impl BlobService {
     }
 
     /// Reads the state that a request addresses, if it exists.
-    pub(crate) async fn find(&self, target: &Target) -> Result<Option<Found>, Refusal> {
+    pub(crate) async fn find(&self, target: &Target) -> Result<Option<PinnedState>, Refusal> {
         self.find_state(&target.partition, target.state).await
     }
 
@@ -124,32 +124,32 @@ impl BlobService {
         &self,
         partition: &Partition,
         state: State,
-    ) -> Result<Option<Found>, Refusal> {
+    ) -> Result<Option<PinnedState>, Refusal> {
         let pin = self.pin();
         let set = self.rows.read(partition, &state.reads()).await?;
         let now = self.store.now();
         let found = state.choose(set.rows.iter().flatten(), now)?;
         Ok(found.map(|(key, blob)| {
             let held = pin.hold(blob.contents());
-            Found { blob, is_current: key == keys::BASE, held, now }
+            PinnedState { blob, is_current: key == keys::BASE, held, now }
         }))
     }
 
     /// Changes properties of the state that a request addresses, but not its content or `ETag`. `rule` gets
     /// the state, if it exists, and the time.
-    pub(crate) async fn amend<T>(
+    pub(crate) async fn change_properties<T>(
         &self,
         target: &Target,
-        protecting: Option<&Protecting<'_>>,
-        mut rule: impl FnMut(Option<Blob>, Timestamp) -> Result<Amended<T>, Refusal>,
+        protecting: Option<&ProtectingRequest<'_>>,
+        mut rule: impl FnMut(Option<Blob>, Timestamp) -> Result<PropertyChange<T>, Refusal>,
     ) -> Result<T, Refusal> {
         let reads = target.state.reads();
         let keys = reads.keys.clone();
         self.transact_protecting(protecting, &target.partition, reads, |view| {
             let rows = keys.iter().filter_map(|key| view.row(key));
             let (key, blob) = target.state.choose(rows, view.now)?.unzip();
-            let ends = blob.as_ref().and_then(Blob::ends_at);
-            let Amended { blob, valid_until, answer } = rule(blob, view.now)?;
+            let ends = blob.as_ref().and_then(Blob::expires_at);
+            let PropertyChange { blob, valid_until, answer } = rule(blob, view.now)?;
             let key = key.ok_or_else(not_found)?;
             let put = Mutation::Put(key, blob.encode()?);
             Ok(Decision::Write(Change::of([put]).until(valid_until).until(ends), answer))

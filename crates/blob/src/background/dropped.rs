@@ -24,12 +24,12 @@ use crate::model::record::{self, Damage};
 /// Rows that one commit removes. A commit may change 256 rows.
 const STEP: usize = 250;
 /// Maximum number of recorded partitions. If there are more, the next expiry walk begins at once.
-const MAX_NOTED: usize = 4096;
+const MAX_RECORDED: usize = 4096;
 
 /// The partitions with rows of dropped blocks.
 #[derive(Debug, Default)]
 pub(crate) struct DroppedBlocks {
-    noted: Mutex<HashSet<Partition>>,
+    recorded: Mutex<HashSet<Partition>>,
     /// Whether a partition could not be recorded.
     overflowed: AtomicBool,
 }
@@ -40,10 +40,10 @@ impl DroppedBlocks {
         DropWatch { dropped: self, partition, drops: AtomicBool::new(false) }
     }
 
-    fn note(&self, partition: Partition) {
-        let mut noted = self.noted.lock();
-        if noted.len() < MAX_NOTED {
-            noted.insert(partition);
+    fn record(&self, partition: Partition) {
+        let mut recorded = self.recorded.lock();
+        if recorded.len() < MAX_RECORDED {
+            recorded.insert(partition);
         } else {
             self.overflowed.store(true, Ordering::Release);
         }
@@ -78,42 +78,42 @@ impl DropWatch<'_> {
 impl Drop for DropWatch<'_> {
     fn drop(&mut self) {
         if *self.drops.get_mut() {
-            self.dropped.note(self.partition.clone());
+            self.dropped.record(self.partition.clone());
         }
     }
 }
 
 /// The partitions that a running removal has not finished. Dropping this value records them again.
-struct Noted<'a> {
+struct PartitionsInProgress<'a> {
     dropped: &'a DroppedBlocks,
     partitions: Vec<Partition>,
 }
 
-impl Drop for Noted<'_> {
+impl Drop for PartitionsInProgress<'_> {
     fn drop(&mut self) {
-        self.partitions.drain(..).for_each(|partition| self.dropped.note(partition));
+        self.partitions.drain(..).for_each(|partition| self.dropped.record(partition));
     }
 }
 
 impl BlobService {
     /// Returns whether [`BlobService::remove_dropped`] has work.
     pub fn dropped_due(&self) -> bool {
-        !self.dropped.noted.lock().is_empty()
+        !self.dropped.recorded.lock().is_empty()
     }
 
     /// Removes the rows of dropped blocks from the recorded partitions. Returns the number of removed rows.
     /// May be dropped at any point.
     pub async fn remove_dropped(&self, pace: Pace) -> Result<u64, Refusal> {
-        let partitions = std::mem::take(&mut *self.dropped.noted.lock()).into_iter().collect();
-        let mut noted = Noted { dropped: &self.dropped, partitions };
+        let partitions = std::mem::take(&mut *self.dropped.recorded.lock()).into_iter().collect();
+        let mut recorded = PartitionsInProgress { dropped: &self.dropped, partitions };
         // The commit of a request whose client has disconnected may still be queued.
         self.store.settled().await.map_err(commit_refusal)?;
         let mut removed = 0;
-        while let Some(partition) = noted.partitions.last() {
+        while let Some(partition) = recorded.partitions.last() {
             let done = self.remove_dropped_of(partition, pace).await;
             let is_busy = |refusal: &Refusal| refusal.code() == ErrorCode::ServerBusy;
             if !done.as_ref().is_err_and(is_busy) {
-                noted.partitions.pop();
+                recorded.partitions.pop();
             }
             match done {
                 Ok(rows) => removed += rows,
@@ -202,16 +202,16 @@ mod tests {
     fn partition_that_cannot_be_recorded_makes_a_walk_due() {
         let dropped = DroppedBlocks::default();
         let partition = |n: usize| keys::blob(SpaceId(1), &n.to_string());
-        for n in 0..MAX_NOTED {
-            let (partition, other) = (partition(n), partition(n + MAX_NOTED));
+        for n in 0..MAX_RECORDED {
+            let (partition, other) = (partition(n), partition(n + MAX_RECORDED));
             dropped.watch(&partition).set();
             // This request drops nothing.
             drop(dropped.watch(&other));
         }
-        assert_eq!((dropped.noted.lock().len(), dropped.has_overflowed()), (MAX_NOTED, false));
-        let last = partition(MAX_NOTED);
+        assert_eq!((dropped.recorded.lock().len(), dropped.has_overflowed()), (MAX_RECORDED, false));
+        let last = partition(MAX_RECORDED);
         dropped.watch(&last).set();
-        assert_eq!((dropped.noted.lock().len(), dropped.has_overflowed()), (MAX_NOTED, true));
+        assert_eq!((dropped.recorded.lock().len(), dropped.has_overflowed()), (MAX_RECORDED, true));
         dropped.walk_begins();
         assert!(!dropped.has_overflowed());
     }

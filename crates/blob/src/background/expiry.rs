@@ -89,7 +89,8 @@ impl BlobService {
                 if search.finds(&partition.key, rows) {
                     self.remove_dropped_of(&partition, pace).await?;
                 }
-                let over = rows.iter().map(|(_, row)| row).filter(|row| is_over(&partition, row, now));
+                let over =
+                    rows.iter().map(|(_, row)| row).filter(|row| has_expired_part(&partition, row, now));
                 let keys: Vec<Bytes> = over.map(|row| row.key.clone()).collect();
                 for keys in keys.chunks(STEP) {
                     let reads = Reads::keys(keys.iter().cloned());
@@ -105,10 +106,10 @@ impl BlobService {
 }
 
 /// Returns whether the row, or a part of it, has expired. Returns false for a damaged row.
-fn is_over(partition: &Partition, row: &Row, now: Timestamp) -> bool {
-    let judged = match keys::row_kind(&row.key) {
+fn has_expired_part(partition: &Partition, row: &Row, now: Timestamp) -> bool {
+    let checked = match keys::row_kind(&row.key) {
         Some(RowKind::Base | RowKind::DeletedSnapshot(_) | RowKind::DeletedVersion(_)) => {
-            Blob::decode(&row.value).map(|blob| Over::of(&blob, now).is_some())
+            Blob::decode(&row.value).map(|blob| ExpiredPart::of(&blob, now).is_some())
         }
         // Requests delete these, or they are removed with the row of their blob.
         Some(RowKind::Snapshot(_) | RowKind::Version(_) | RowKind::Staged { .. } | RowKind::StagedCount) => {
@@ -116,7 +117,7 @@ fn is_over(partition: &Partition, row: &Row, now: Timestamp) -> bool {
         }
         None => Err(Damage::Undecodable),
     };
-    judged.unwrap_or_else(|damage| {
+    checked.unwrap_or_else(|damage| {
         tracing::error!(%damage, row = %RowPosition::new(partition, &row.key), "a row is damaged");
         false
     })
@@ -124,12 +125,12 @@ fn is_over(partition: &Partition, row: &Row, now: Timestamp) -> bool {
 
 /// The part of a row that has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
+enum ExpiredPart {
     Blob,
     StagedBlocks,
 }
 
-impl Over {
+impl ExpiredPart {
     fn of(blob: &Blob, now: Timestamp) -> Option<Self> {
         if blob.has_expired(now) {
             Some(Self::Blob)
@@ -147,15 +148,17 @@ fn remove(view: &View<'_>, keys: &[Bytes]) -> Result<Decision<Expired>, Refusal>
     let mut mutations = vec![];
     for row in keys.iter().filter_map(|key| view.row(key)) {
         let blob = Blob::decode(&row.value)?;
-        let Some(over) = Over::of(&blob, view.now) else { continue };
+        let Some(over) = ExpiredPart::of(&blob, view.now) else { continue };
         gone.states += 1;
         mutations.extend(blob.drop_staged());
         mutations.push(match over {
-            Over::Blob => {
+            ExpiredPart::Blob => {
                 gone.bytes += blob.content.extent_bytes();
                 Mutation::Delete(row.key.clone())
             }
-            Over::StagedBlocks => Mutation::Put(row.key.clone(), Blob { staging: None, ..blob }.encode()?),
+            ExpiredPart::StagedBlocks => {
+                Mutation::Put(row.key.clone(), Blob { staging: None, ..blob }.encode()?)
+            }
         });
     }
     Ok(match mutations.is_empty() {

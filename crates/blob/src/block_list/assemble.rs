@@ -10,7 +10,7 @@ use lazuli_extents::{Content, Edit, Writer};
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{Partition, Reads};
 
-use super::{From, Listed, NewList, READ_AT_ONCE};
+use super::{BlockSource, ListedBlock, NewBlockList, READ_AT_ONCE};
 use crate::content::block_list::CommittedBlock;
 use crate::content::cipher::Nonce;
 use crate::content::encryption::check_update;
@@ -20,14 +20,14 @@ use crate::model::staging::{BlockId, Staging};
 use crate::{BlobService, reply};
 
 /// The blocks of a blob, as the content of a new state is built from them.
-pub(super) struct Blocks<'a> {
+pub(super) struct BlockAssembler<'a> {
     pub(super) service: &'a BlobService,
     pub(super) partition: &'a Partition,
     pub(super) writer: &'a Writer,
 }
 
 /// Content that was built from blocks.
-pub(super) struct Assembled {
+pub(super) struct AssembledContent {
     pub(super) content: Content,
     /// The encoded list of the blocks.
     pub(super) block_list: Content,
@@ -36,26 +36,26 @@ pub(super) struct Assembled {
 }
 
 /// The range and nonce of each committed block in the content of a blob.
-type Parts = HashMap<BlockId, (Range<u64>, Option<Nonce>)>;
+type CommittedRanges = HashMap<BlockId, (Range<u64>, Option<Nonce>)>;
 
-impl Blocks<'_> {
+impl BlockAssembler<'_> {
     /// Builds the content of the listed blocks, and the block list to store with it. Both are durable.
     pub(super) async fn assemble(
         &self,
         old: Option<&Blob>,
-        NewList { listed, seal }: NewList<'_>,
+        NewBlockList { listed, seal }: NewBlockList<'_>,
         now: Timestamp,
-    ) -> Result<Assembled, Refusal> {
+    ) -> Result<AssembledContent, Refusal> {
         let service = self.service;
         let live = old.filter(|old| old.is_live(now));
         let old_content = live.map(|old| old.content.clone()).unwrap_or_default();
         let parts = match live {
-            Some(old) if listed.iter().any(|block| block.from != From::Uncommitted) => {
+            Some(old) if listed.iter().any(|block| block.from != BlockSource::Uncommitted) => {
                 parts(service.read_block_list(&old.block_list).await?)
             }
-            _ => Parts::new(),
+            _ => CommittedRanges::new(),
         };
-        let staging = old.filter(|old| old.is_there(now)).and_then(|old| old.staged(now));
+        let staging = old.filter(|old| old.is_present(now)).and_then(|old| old.staged(now));
         let mut edit = Edit::new(&service.extents, self.writer, &Content::empty());
         // Adjacent parts of the old content are appended as one.
         let mut run = 0..0;
@@ -66,9 +66,9 @@ impl Blocks<'_> {
                 Some(staging) => self.staged(staging, some).await?,
                 None => HashMap::new(),
             };
-            for Listed { from, id } in some {
-                let staged = staged.get(id).filter(|_| *from != From::Committed);
-                let part = parts.get(id).filter(|_| *from != From::Uncommitted);
+            for ListedBlock { from, id } in some {
+                let staged = staged.get(id).filter(|_| *from != BlockSource::Committed);
+                let part = parts.get(id).filter(|_| *from != BlockSource::Uncommitted);
                 let (size, nonce) = match (staged, part) {
                     (Some(block), _) => {
                         check_update(block.encryption.as_ref(), seal)?;
@@ -103,17 +103,20 @@ impl Blocks<'_> {
         let generation = staging.map_or(0, |staging| staging.generation);
         let staged = is_staged.into_iter().filter(|(_, is_staged)| *is_staged);
         let staged = staged.map(|(id, _)| keys::staged(generation, &id.0)).collect();
-        Ok(Assembled { content, block_list: list, staged })
+        Ok(AssembledContent { content, block_list: list, staged })
     }
 
     /// Reads those of the listed blocks that are staged.
     async fn staged(
         &self,
         staging: Staging,
-        listed: &[Listed],
+        listed: &[ListedBlock],
     ) -> Result<HashMap<BlockId, StagedBlock>, Refusal> {
-        let ids: Vec<_> =
-            listed.iter().filter(|block| block.from != From::Committed).map(|block| &block.id).collect();
+        let ids: Vec<_> = listed
+            .iter()
+            .filter(|block| block.from != BlockSource::Committed)
+            .map(|block| &block.id)
+            .collect();
         let pin = self.service.pin();
         let reads = Reads::keys(ids.iter().map(|id| keys::staged(staging.generation, &id.0)));
         let set = self.service.rows.read(self.partition, &reads).await?;
@@ -130,8 +133,8 @@ impl Blocks<'_> {
 
 /// Returns the range of each block. A block that occurs twice has the same bytes twice, so one range is
 /// enough.
-fn parts(list: Vec<CommittedBlock>) -> Parts {
-    let mut parts = Parts::with_capacity(list.len());
+fn parts(list: Vec<CommittedBlock>) -> CommittedRanges {
+    let mut parts = CommittedRanges::with_capacity(list.len());
     let mut start = 0;
     for CommittedBlock { id, size, nonce } in list {
         if let Entry::Vacant(vacant) = parts.entry(id) {

@@ -53,15 +53,15 @@ impl BlobService {
             return Err(Refusal::invalid_header(NAME, name)
                 .message("A container is restored under the name that it had."));
         }
-        let deleted = parse_version(version).ok_or_else(nothing_to_restore)?;
+        let deleted = parse_version(version).ok_or_else(no_deleted_container)?;
         let this = self.clone();
         let restored = async move {
             let (account, name) = (request.account, &request.container);
             let restored = this.containers.restore(account.clone(), name, deleted, |kept, view| {
-                let mut container: Container = kept.ok_or_else(nothing_to_restore)?;
+                let mut container: Container = kept.ok_or_else(no_deleted_container)?;
                 match container.deleted.take() {
                     Some(deleted) if deleted.until > view.now => Ok(container),
-                    _ => Err(nothing_to_restore()),
+                    _ => Err(no_deleted_container()),
                 }
             });
             restored.await?;
@@ -102,7 +102,7 @@ fn parse_version(text: &str) -> Option<Stamp> {
 
 /// Returns the refusal for a deleted container that does not exist, with the status that the documentation
 /// has for this operation.
-fn nothing_to_restore() -> Refusal {
+fn no_deleted_container() -> Refusal {
     Refusal::new(ErrorCode::ContainerNotFound).with_status(StatusCode::CONFLICT)
 }
 

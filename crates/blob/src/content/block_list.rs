@@ -25,7 +25,7 @@ const MAX_LIST: usize = MAX_BLOCKS * (1 + 64 + 8 + 1 + 16);
 pub(crate) struct CommittedBlock {
     pub(crate) id: BlockId,
     pub(crate) size: u64,
-    /// The nonce of its encryption.
+    /// The nonce of the block's encryption.
     pub(crate) nonce: Option<[u8; 16]>,
 }
 

@@ -17,7 +17,7 @@ use crate::model::record::Blob;
 use crate::{BlobService, reply};
 
 /// The change of a blob that a rule decides.
-pub(crate) struct Edited {
+pub(crate) struct BlobChange {
     /// The new state, with the old content.
     pub(crate) blob: Blob,
     /// The change of the blob's content.
@@ -58,18 +58,18 @@ impl BlobService {
         &self,
         partition: &Partition,
         writer: &Writer,
-        mut rule: impl FnMut(&View<'_>, Option<Blob>) -> Result<Edited, Refusal>,
+        mut rule: impl FnMut(&View<'_>, Option<Blob>) -> Result<BlobChange, Refusal>,
     ) -> Result<Blob, Refusal> {
         let refusal = |error| self.rows.refusal(error);
         let mut attempts = self.rows.attempts(partition);
         loop {
             let (attempt, old) = self.begin_pinned(&mut attempts, Reads::key(keys::BASE), writer).await?;
-            let Edited { mut blob, content, valid_until } = rule(&attempt.view(), old)?;
+            let BlobChange { mut blob, content, valid_until } = rule(&attempt.view(), old)?;
             let before = blob.content.extent_bytes() + content.added_bytes();
-            blob.content = self.edited(writer, &blob.content, &content).await?;
+            blob.content = self.apply_edit(writer, &blob.content, &content).await?;
             if let ContentEdit::Append { run: Some(run), .. } = content {
                 let more = ContentEdit::Append { content: Content::inline(run), run: None };
-                blob.block_list = self.edited(writer, &blob.block_list, &more).await?;
+                blob.block_list = self.apply_edit(writer, &blob.block_list, &more).await?;
             }
             let put = Mutation::Put(keys::BASE, blob.encode()?);
             let change = Change::of([put]).until(valid_until);
@@ -81,7 +81,7 @@ impl BlobService {
     }
 
     /// Builds the content after a change. The result is durable.
-    async fn edited(
+    async fn apply_edit(
         &self,
         writer: &Writer,
         content: &Content,

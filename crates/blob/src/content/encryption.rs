@@ -43,13 +43,13 @@ pub(crate) struct Seal {
 impl BlobService {
     /// Returns the encryption of the data that a request writes.
     pub(crate) fn seal(&self, request: &Request, container: &Container) -> Result<Option<Seal>, Refusal> {
-        let chosen = Chosen::of(request)?;
+        let chosen = RequestedEncryption::of(request)?;
         check_policy(&chosen, container)?;
         let (name, is_default) = match (chosen, &container.default_encryption_scope) {
-            (Chosen::Customer(key), _) => return Ok(Some(Seal::customer(key))),
-            (Chosen::Scope(name), _) => (name, false),
-            (Chosen::Nothing, Some(name)) => (name.clone(), true),
-            (Chosen::Nothing | Chosen::NoScope, _) => return Ok(None),
+            (RequestedEncryption::Customer(key), _) => return Ok(Some(Seal::customer(key))),
+            (RequestedEncryption::Scope(name), _) => (name, false),
+            (RequestedEncryption::Nothing, Some(name)) => (name.clone(), true),
+            (RequestedEncryption::Nothing | RequestedEncryption::NoScope, _) => return Ok(None),
         };
         check_known(&request.account, SCOPE, &name)?;
         let key = self.scope_key(&request.account, &name)?;
@@ -143,7 +143,7 @@ fn check_known(account: &Account, header: &str, name: &str) -> Result<(), Refusa
 
 /// The encryption that a request names.
 #[derive(Debug)]
-enum Chosen {
+enum RequestedEncryption {
     Nothing,
     Customer(Key),
     Scope(String),
@@ -151,7 +151,7 @@ enum Chosen {
     NoScope,
 }
 
-impl Chosen {
+impl RequestedEncryption {
     fn of(request: &Request) -> Result<Self, Refusal> {
         let granted = match &request.caller {
             Caller::Sas(grant) => grant.encryption_scope.as_deref(),
@@ -169,13 +169,13 @@ impl Chosen {
 }
 
 /// Refuses an encryption other than the container's default, if the container allows only that.
-fn check_policy(chosen: &Chosen, container: &Container) -> Result<(), Refusal> {
+fn check_policy(chosen: &RequestedEncryption, container: &Container) -> Result<(), Refusal> {
     let default = container.default_encryption_scope.as_deref();
     let is_default = match chosen {
-        Chosen::Nothing => true,
-        Chosen::Customer(_) => false,
-        Chosen::Scope(name) => Some(name.as_str()) == default,
-        Chosen::NoScope => default.is_none(),
+        RequestedEncryption::Nothing => true,
+        RequestedEncryption::Customer(_) => false,
+        RequestedEncryption::Scope(name) => Some(name.as_str()) == default,
+        RequestedEncryption::NoScope => default.is_none(),
     };
     if container.deny_encryption_scope_override && !is_default {
         return Err(ErrorCode::RequestForbiddenByContainerEncryptionPolicy.into());

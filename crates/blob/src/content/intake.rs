@@ -42,12 +42,12 @@ pub(crate) struct Received {
 /// Whether to compute the MD5 of a body even if the client sends none. The MD5 costs more than all other work
 /// on the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WantMd5 {
+pub(crate) enum Md5Policy {
     Always,
     IfSent,
 }
 
-impl WantMd5 {
+impl Md5Policy {
     /// Returns what the reply to Put Block needs: since version 2019-02-02 it reports a CRC64 if the client
     /// sends no MD5.
     pub(crate) fn of_block(version: Version) -> Self {
@@ -70,7 +70,7 @@ impl BlobService {
         &self,
         request: &mut Request,
         limit: u64,
-        want: WantMd5,
+        want: Md5Policy,
         seal: Option<&Seal>,
     ) -> Result<Received, Refusal> {
         let Some(length) = request.content_length else {
@@ -83,7 +83,7 @@ impl BlobService {
         let mut run = seal.map(SealedRun::begin).transpose()?;
         let writer = self.extents.writer();
         let mut upload = Upload::new(&self.extents, &writer);
-        let mut digest = Digest::new(want == WantMd5::Always || sent.md5.is_some(), length);
+        let mut digest = Digest::new(want == Md5Policy::Always || sent.md5.is_some(), length);
         while let Some(frame) = poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await {
             if let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() {
                 digest.update(&bytes).await;
@@ -112,11 +112,11 @@ impl BlobService {
     pub(crate) async fn digest(
         &self,
         request: &mut Request,
-        want: WantMd5,
+        want: Md5Policy,
     ) -> Result<(Option<[u8; 16]>, u64), Refusal> {
         let sent = SentDigests::parse(&request.headers)?;
         let length = request.content_length.unwrap_or(0);
-        let mut digest = Digest::new(want == WantMd5::Always || sent.md5.is_some(), length);
+        let mut digest = Digest::new(want == Md5Policy::Always || sent.md5.is_some(), length);
         while let Some(frame) = poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await {
             if let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() {
                 digest.update(&bytes).await;
@@ -134,7 +134,7 @@ impl BlobService {
         limit: usize,
     ) -> Result<Document, Refusal> {
         let sent = SentDigests::parse(&request.headers)?;
-        let want = WantMd5::of_block(request.version) == WantMd5::Always || sent.md5.is_some();
+        let want = Md5Policy::of_block(request.version) == Md5Policy::Always || sent.md5.is_some();
         let bytes = request.read_body(limit).await?;
         let mut sums = Sums::new(want);
         sums.update(&bytes);

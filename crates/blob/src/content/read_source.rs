@@ -13,8 +13,8 @@ use lazuli_protocol::{ByteRange, Headers, Refusal, Request, Version};
 
 use super::cipher::Nonce;
 use super::encryption::Seal;
-use super::intake::{Received, WantMd5};
-use super::source::{Place, Source};
+use super::intake::{Md5Policy, Received};
+use super::source::{Source, SourceLocation};
 use crate::{BlobService, reply};
 
 /// Pairs of headers: the digest of a source, and the digest of a body.
@@ -40,7 +40,7 @@ pub(crate) struct SourceContent {
 /// The digest of the source that a reply reports if the client sent none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyDigest {
-    /// The digest that the reply to Put Block reports, see [`WantMd5::of_block`].
+    /// The digest that the reply to Put Block reports, see [`Md5Policy::of_block`].
     OfBlock,
     /// Only the MD5.
     Md5,
@@ -52,7 +52,7 @@ pub(crate) enum ReplyDigest {
 
 impl ReplyDigest {
     /// Returns whether to read shared content for its digests, and whether to compute the MD5.
-    fn of_shared(self, was_sent: bool, version: Version) -> Option<WantMd5> {
+    fn of_shared(self, was_sent: bool, version: Version) -> Option<Md5Policy> {
         let reads = match self {
             Self::OfBlock | Self::Md5 => true,
             Self::Crc64 => was_sent || reply::has_crc64(version),
@@ -61,11 +61,11 @@ impl ReplyDigest {
         reads.then(|| self.md5(was_sent, version))
     }
 
-    fn md5(self, was_sent: bool, version: Version) -> WantMd5 {
+    fn md5(self, was_sent: bool, version: Version) -> Md5Policy {
         match self {
-            Self::Md5 if !was_sent => WantMd5::Always,
-            Self::OfBlock | Self::Md5 => WantMd5::of_block(version),
-            Self::Crc64 | Self::None => WantMd5::IfSent,
+            Self::Md5 if !was_sent => Md5Policy::Always,
+            Self::OfBlock | Self::Md5 => Md5Policy::of_block(version),
+            Self::Crc64 | Self::None => Md5Policy::IfSent,
         }
     }
 
@@ -75,8 +75,8 @@ impl ReplyDigest {
 }
 
 impl BlobService {
-    /// Reads a part of a source, of at most `limit` bytes. Encrypts what is stored if there is a seal. The
-    /// request has no body, neither before nor after.
+    /// Reads a part of a source, of at most `limit` bytes. Encrypts stored bytes if there is a seal. The
+    /// request must not have a body, and has none afterwards.
     pub(crate) async fn read_source(
         &self,
         request: &mut Request,
@@ -91,8 +91,8 @@ impl BlobService {
         }
         source.check_online(request)?;
         let was_sent = adopt_source_digests(&mut request.headers)?;
-        match &source.place {
-            Place::Local(local) if local.seal.is_none() && seal.is_none() => {
+        match &source.location {
+            SourceLocation::Local(local) if local.seal.is_none() && seal.is_none() => {
                 let (mut md5, mut crc64) = (None, None);
                 if let Some(want_md5) = digest.of_shared(was_sent, request.version) {
                     self.attach_body(request, source, part.clone()).await?;

@@ -53,7 +53,7 @@ impl BlobService {
         if let (Some(bytes), None) = (blob.content.as_inline(), seal) {
             return Ok(Body::Whole(bytes.slice(part.start as usize..part.end as usize)));
         }
-        let reader = self.plain(blob, seal, part, held).await?;
+        let reader = self.read_plain(blob, seal, part, held).await?;
         let frames = stream::unfold(Some(reader), |reader| async {
             let mut reader = reader?;
             match reader.next().await {
@@ -70,7 +70,7 @@ impl BlobService {
 
     /// Starts reading a part of a blob. `seal` is its encryption. Without `held`, the caller must hold the
     /// content.
-    pub(crate) async fn plain(
+    pub(crate) async fn read_plain(
         &self,
         blob: &Blob,
         seal: Option<&Seal>,
@@ -99,13 +99,13 @@ impl BlobService {
     }
 
     /// Reads a small part of a blob into memory.
-    pub(crate) async fn plain_bytes(
+    pub(crate) async fn read_plain_bytes(
         &self,
         blob: &Blob,
         seal: Option<&Seal>,
         part: Range<u64>,
     ) -> Result<Bytes, Refusal> {
-        let mut reader = self.plain(blob, seal, part, None).await?;
+        let mut reader = self.read_plain(blob, seal, part, None).await?;
         let mut bytes = BytesMut::new();
         while let Some(more) = reader.next().await.map_err(reply::content_refusal)? {
             bytes.extend_from_slice(&more);

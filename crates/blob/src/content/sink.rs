@@ -15,25 +15,25 @@ use crate::{BlobService, reply};
 
 /// Content that is being stored.
 pub(crate) struct Sink {
-    to: To,
+    to: SinkTarget,
     kind: Kind,
     nonce: Option<Nonce>,
 }
 
-enum To {
+enum SinkTarget {
     Run(Box<Upload>, Option<SealedRun>),
     Pages(Box<SparseWriter>),
 }
 
-/// Stored content. Durable.
+/// Content that was stored and is durable.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stored {
+pub(crate) struct StoredContent {
     pub(crate) content: Content,
     block_list: Content,
     nonce: Option<Nonce>,
 }
 
-impl Stored {
+impl StoredContent {
     /// Returns the content of a block or page blob, with its nonce if it is encrypted.
     pub(crate) fn run(content: Content, nonce: Option<Nonce>) -> Self {
         Self { content, block_list: Content::empty(), nonce }
@@ -59,7 +59,11 @@ impl BlobService {
         let Kind::Page { .. } = kind else {
             let run = seal.map(SealedRun::begin).transpose()?;
             let nonce = run.as_ref().map(|run| run.nonce);
-            return Ok(Sink { to: To::Run(Box::new(Upload::new(&self.extents, writer)), run), kind, nonce });
+            return Ok(Sink {
+                to: SinkTarget::Run(Box::new(Upload::new(&self.extents, writer)), run),
+                kind,
+                nonce,
+            });
         };
         let nonce = seal.map(|_| new_nonce()).transpose()?;
         let cipher = seal.zip(nonce.as_ref()).map(|(seal, salt)| seal.key.pages(salt)).transpose()?;
@@ -67,15 +71,15 @@ impl BlobService {
             Box::new(move |offset, bytes: &mut [u8]| cipher.encrypt(offset, bytes))
         });
         let pages = SparseWriter::new(&self.extents, writer, length, encrypt);
-        Ok(Sink { to: To::Pages(Box::new(pages)), kind, nonce })
+        Ok(Sink { to: SinkTarget::Pages(Box::new(pages)), kind, nonce })
     }
 
     /// Finishes the upload and makes the content durable.
-    pub(crate) async fn store(&self, sink: Sink) -> Result<Stored, Refusal> {
+    pub(crate) async fn store(&self, sink: Sink) -> Result<StoredContent, Refusal> {
         let Sink { to, kind, nonce } = sink;
         let content = match to {
-            To::Run(upload, _) => upload.finish().await,
-            To::Pages(pages) => pages.finish().await,
+            SinkTarget::Run(upload, _) => upload.finish().await,
+            SinkTarget::Pages(pages) => pages.finish().await,
         };
         let content = content.map_err(reply::content_refusal)?;
         self.sync(&content).await?;
@@ -83,9 +87,9 @@ impl BlobService {
             // Later appends have their own nonces.
             (Kind::Append { .. }, Some(nonce)) => {
                 let block_list = Content::inline(encode_run(content.len(), nonce));
-                Stored { content, block_list, nonce: None }
+                StoredContent { content, block_list, nonce: None }
             }
-            _ => Stored { content, block_list: Content::empty(), nonce },
+            _ => StoredContent { content, block_list: Content::empty(), nonce },
         })
     }
 }
@@ -93,9 +97,9 @@ impl BlobService {
 impl Sink {
     pub(crate) async fn push(&mut self, bytes: Bytes) -> Result<(), Refusal> {
         let pushed = match &mut self.to {
-            To::Run(upload, None) => upload.push(bytes).await,
-            To::Run(upload, Some(run)) => upload.push(run.encrypt(&bytes)).await,
-            To::Pages(pages) => pages.push(bytes).await,
+            SinkTarget::Run(upload, None) => upload.push(bytes).await,
+            SinkTarget::Run(upload, Some(run)) => upload.push(run.encrypt(&bytes)).await,
+            SinkTarget::Pages(pages) => pages.push(bytes).await,
         };
         pushed.map_err(reply::content_refusal)
     }

@@ -12,7 +12,7 @@ use lazuli_protocol::request::{RequestBody, full};
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Operation, Refusal, Request, ServiceKind, names};
 use lazuli_store::Partition;
 
-use crate::access::target::{Found, State, Target};
+use crate::access::target::{PinnedState, State, Target};
 use crate::content::cipher::Key;
 use crate::content::encryption::{self, Seal};
 use crate::index::tag_query::TagCondition;
@@ -39,11 +39,11 @@ pub(crate) struct Source {
     /// The blob. Without content if the source is not a blob of this server.
     pub(crate) blob: Blob,
     pub(crate) length: u64,
-    pub(crate) place: Place,
+    pub(crate) location: SourceLocation,
 }
 
 /// The location of a source's bytes.
-pub(crate) enum Place {
+pub(crate) enum SourceLocation {
     /// In the blob service of this server.
     Local(LocalSource),
     /// In another service of this server, or on the web.
@@ -64,7 +64,7 @@ pub(crate) struct LocalSource {
 
 impl BlobService {
     /// Finds the source that a request names.
-    pub(crate) async fn source(&self, request: &Request) -> Result<Source, Refusal> {
+    pub(crate) async fn find_source(&self, request: &Request) -> Result<Source, Refusal> {
         let url = SourceUrl::from_request(request)?;
         let sources = self.copies.sources()?;
         match sources.service(request, &url, ServiceKind::Blob) {
@@ -83,7 +83,7 @@ impl BlobService {
         let is_own = address.account == request.account.name;
         let key = encryption::source_key(&request.headers)?;
         let (blob, local) = self
-            .find_source(request, url, sources, &address, key)
+            .find_local(request, url, sources, &address, key)
             .await
             .map_err(|refusal| source_refusal(refusal, request, is_own))?;
         let local = LocalSource { is_own, ..local };
@@ -93,11 +93,11 @@ impl BlobService {
             shown_url: url.without_credentials(),
             length: blob.content.len(),
             blob,
-            place: Place::Local(local),
+            location: SourceLocation::Local(local),
         })
     }
 
-    async fn find_source(
+    async fn find_local(
         &self,
         request: &Request,
         url: &SourceUrl,
@@ -114,7 +114,7 @@ impl BlobService {
         let container = self.container(&account, &address.container).await?;
         let partition = keys::blob(container.space, &address.object);
         let target = Target { container, partition, state };
-        let Found { blob, held, now, .. } = self.find(&target).await?.ok_or_else(not_found)?;
+        let PinnedState { blob, held, now, .. } = self.find(&target).await?.ok_or_else(not_found)?;
         let is_archived = blob.tier.is_archived(now);
         let seal = self.unseal_with(key, &account, &blob)?;
         let partition = target.partition;
@@ -146,17 +146,17 @@ impl BlobService {
             return Err(ErrorCode::ConditionHeadersNotSupported.into());
         }
         let found = sources.open(request, url, service, conditions).await;
-        let (outside, headers) = found.map_err(|refusal| match refusal.status() {
+        let (remote, headers) = found.map_err(|refusal| match refusal.status() {
             StatusCode::PRECONDITION_FAILED => unmet(request, ConditionRefusal::ConditionNotMet),
             StatusCode::NOT_MODIFIED => unmet(request, ConditionRefusal::NotModified),
             _ => refusal,
         })?;
-        let blob = describe(&outside, &headers)?;
+        let blob = describe(&remote, &headers)?;
         Ok(Source {
             shown_url: url.without_credentials(),
-            length: outside.length(),
+            length: remote.length(),
             blob,
-            place: Place::Remote(outside),
+            location: SourceLocation::Remote(remote),
         })
     }
 
@@ -170,12 +170,12 @@ impl BlobService {
         if part.is_empty() {
             return Ok(full(""));
         }
-        let local = match &source.place {
-            Place::Remote(outside) => return Ok(outside.body(part)),
-            Place::Local(local) => local,
+        let local = match &source.location {
+            SourceLocation::Remote(remote) => return Ok(remote.body(part)),
+            SourceLocation::Local(local) => local,
         };
         let length = part.end - part.start;
-        let mut reader = self.plain(&source.blob, local.seal.as_ref(), part, None).await?;
+        let mut reader = self.read_plain(&source.blob, local.seal.as_ref(), part, None).await?;
         Ok(spawn_body(length, |sender| async move {
             loop {
                 let bytes = match reader.next().await {
@@ -194,8 +194,8 @@ impl BlobService {
 impl Source {
     /// Refuses an archived source.
     pub(crate) fn check_online(&self, request: &Request) -> Result<(), Refusal> {
-        match &self.place {
-            Place::Local(local) if local.is_archived => {
+        match &self.location {
+            SourceLocation::Local(local) if local.is_archived => {
                 Err(local.refusal(ErrorCode::BlobArchived.into(), request))
             }
             _ => Ok(()),
@@ -234,22 +234,22 @@ pub(crate) fn check_conditions(request: &Request, blob: &Blob) -> Result<(), Ref
         }
     }
     let conditions = request.headers.source_conditions()?;
-    let judged = conditions.evaluate_read(blob.validators(), ReadRules::CombinedWithoutStar);
-    judged.map_err(|refusal| unmet(request, refusal))
+    let checked = conditions.evaluate_read(blob.validators(), ReadRules::CombinedWithoutStar);
+    checked.map_err(|refusal| unmet(request, refusal))
 }
 
 /// Returns the refusal of a request whose conditions on the source do not hold. Operations that read the
 /// source synchronously reply with the status of that read, as for any other refusal of the source. The
 /// exception is Put Blob From URL if `If-Match` fails.
 fn unmet(request: &Request, refusal: ConditionRefusal) -> Refusal {
-    let plainly = match request.operation {
+    let as_is = match request.operation {
         Operation::CopyBlob | Operation::CopyBlobFromUrl => true,
         Operation::PutBlobFromUrl => {
             refusal == ConditionRefusal::ConditionNotMet && request.headers.contains_key(IF_MATCH)
         }
         _ => false,
     };
-    if plainly {
+    if as_is {
         return ErrorCode::SourceConditionNotMet.into();
     }
     let refusal = Refusal::from(refusal);
@@ -259,12 +259,12 @@ fn unmet(request: &Request, refusal: ConditionRefusal) -> Refusal {
 /// Translates the refusal of a source in this server for the reply. Copy Blob within an account returns the
 /// refusal of the read unchanged.
 fn source_refusal(refusal: Refusal, request: &Request, is_own: bool) -> Refusal {
-    let plainly = request.operation == Operation::CopyBlob && is_own;
-    lazuli_copy::source_refusal(refusal, request.version, plainly)
+    let as_is = request.operation == Operation::CopyBlob && is_own;
+    lazuli_copy::source_refusal(refusal, request.version, as_is)
 }
 
 /// Builds a blob record from the headers of a remote source.
-fn describe(outside: &StreamedSource, headers: &HeaderMap) -> Result<Blob, Refusal> {
+fn describe(remote: &StreamedSource, headers: &HeaderMap) -> Result<Blob, Refusal> {
     let number = |name: &str| headers.number(name, 0..=i64::MAX).ok().flatten().map_or(0, i64::unsigned_abs);
     let kind = match headers.get("x-ms-blob-type").map(HeaderValue::as_bytes) {
         Some(b"PageBlob") => Kind::Page { sequence_number: number("x-ms-blob-sequence-number") },
@@ -275,14 +275,14 @@ fn describe(outside: &StreamedSource, headers: &HeaderMap) -> Result<Blob, Refus
         _ => Kind::Block,
     };
     let is_page = matches!(kind, Kind::Page { .. });
-    if is_page && (!outside.length().is_multiple_of(PAGE) || outside.length() > MAX_PAGE_BLOB) {
-        return Err(outside.unusable("The source is not a page blob that can be."));
+    if is_page && (!remote.length().is_multiple_of(PAGE) || remote.length() > MAX_PAGE_BLOB) {
+        return Err(remote.unusable("The source is not a page blob that can be."));
     }
     let mut blob = Blob::new(kind, Default::default(), Default::default());
     blob.headers = ContentHeaders::of_source(headers);
     blob.headers.content_type.get_or_insert_with(|| DEFAULT_CONTENT_TYPE.to_owned());
     blob.metadata = Metadata::from_headers(headers)
-        .map_err(|_| outside.unusable("The metadata of the source is not valid."))?;
+        .map_err(|_| remote.unusable("The metadata of the source is not valid."))?;
     Ok(blob)
 }
 

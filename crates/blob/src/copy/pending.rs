@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::target::Target;
 use crate::content::cipher::new_nonce;
 use crate::content::encryption::Seal;
-use crate::content::sink::{Sink, Stored};
+use crate::content::sink::{Sink, StoredContent};
 use crate::copy::Copy;
 use crate::model::keys;
 use crate::model::record::{self, Blob, BlobCopy, Encryption, Kind};
@@ -27,7 +27,7 @@ pub struct CopyTarget {
 }
 
 /// Content that is being copied. Holds the part that is already stored.
-pub struct Fetched {
+pub struct PartialContent {
     sink: Sink,
     _writer: Writer,
 }
@@ -54,7 +54,7 @@ impl BlobService {
     pub(crate) async fn begin_copy(
         &self,
         copy: &Copy<'_>,
-        outside: &StreamedSource,
+        remote: &StreamedSource,
         target: &Target,
     ) -> Result<Blob, Refusal> {
         if let Some(Seal { encryption: Encryption::Customer { .. }, .. }) = &copy.seal {
@@ -66,9 +66,9 @@ impl BlobService {
         let request = copy.request;
         let named = CopyTarget { account: request.account.name.clone(), blob: request.object.clone() };
         let replace = copy.replace(target, self.extents.writer());
-        let begun = self.replace(replace, |_, now| begin(copy.unshared(now), outside.length()));
+        let begun = self.replace(replace, |_, now| begin(copy.unshared(now), remote.length()));
         let (space, id) = (target.partition.space, copy.wanted.id);
-        self.copies.begin(self, space, id, named, outside, Box::pin(begun)).await
+        self.copies.begin(self, space, id, named, remote, Box::pin(begun)).await
     }
 
     /// Returns the encryption of the target: a scope or none, because no later request brings a key.
@@ -83,7 +83,7 @@ impl BlobService {
 
     /// Records the progress of a copy in its target. Returns the target, or `None` if it no longer waits for
     /// the copy.
-    async fn note_progress(
+    async fn update_progress(
         &self,
         space: SpaceId,
         pending: &PendingCopy<CopyTarget>,
@@ -91,7 +91,7 @@ impl BlobService {
     ) -> Result<Option<Blob>, Refusal> {
         let partition = keys::blob(space, &pending.target.blob);
         let noted = self.transact(&partition, Reads::key(keys::BASE), |view| {
-            let Some(mut blob) = waiting(record::blob(view.row(&keys::BASE))?, pending.id) else {
+            let Some(mut blob) = if_waiting(record::blob(view.row(&keys::BASE))?, pending.id) else {
                 // Commit nothing. If the commit that begins the copy is still queued, this one follows it,
                 // conflicts, and is decided again.
                 return Ok(Decision::Write(Change::default(), None));
@@ -111,7 +111,7 @@ impl BlobService {
 impl Destination for BlobService {
     const GONE: ErrorCode = ErrorCode::ContainerNotFound;
     type Target = CopyTarget;
-    type Sink = Fetched;
+    type Sink = PartialContent;
 
     fn copies(&self) -> &Copies {
         &self.copies
@@ -121,21 +121,25 @@ impl Destination for BlobService {
         self.containers.spaces(from).await
     }
 
-    async fn open(&self, space: SpaceId, copy: &PendingCopy<CopyTarget>) -> Result<Option<Fetched>, Refusal> {
-        let Some(blob) = self.note_progress(space, copy, 0).await? else { return Ok(None) };
+    async fn open(
+        &self,
+        space: SpaceId,
+        copy: &PendingCopy<CopyTarget>,
+    ) -> Result<Option<PartialContent>, Refusal> {
+        let Some(blob) = self.update_progress(space, copy, 0).await? else { return Ok(None) };
         let seal = self.seal_of_copy(&blob, &copy.target).await?;
         let writer = self.extents.writer();
         let sink = self.sink(&writer, blob.kind, copy.seen.length, seal.as_ref())?;
-        Ok(Some(Fetched { sink, _writer: writer }))
+        Ok(Some(PartialContent { sink, _writer: writer }))
     }
 
     async fn is_wanted(&self, space: SpaceId, copy: &PendingCopy<CopyTarget>) -> Result<bool, Refusal> {
         let set = self.rows.read(&keys::blob(space, &copy.target.blob), &Reads::key(keys::BASE)).await?;
         let blob = record::blob(set.rows.first().and_then(Option::as_ref))?;
-        Ok(waiting(blob, copy.id).is_some())
+        Ok(if_waiting(blob, copy.id).is_some())
     }
 
-    async fn push(&self, fetched: &mut Fetched, bytes: Bytes) -> Result<(), Refusal> {
+    async fn push(&self, fetched: &mut PartialContent, bytes: Bytes) -> Result<(), Refusal> {
         fetched.sink.push(bytes).await
     }
 
@@ -146,23 +150,23 @@ impl Destination for BlobService {
         copied: u64,
     ) -> Result<bool, Refusal> {
         self.extents.sync().await.map_err(reply::content_refusal)?;
-        Ok(self.note_progress(space, copy, copied).await?.is_some())
+        Ok(self.update_progress(space, copy, copied).await?.is_some())
     }
 
     async fn end(
         &self,
         space: SpaceId,
         copy: &PendingCopy<CopyTarget>,
-        outcome: Result<Fetched, Refusal>,
+        outcome: Result<PartialContent, Refusal>,
     ) -> Result<(), Refusal> {
         let (outcome, _writer) = match outcome {
-            Ok(Fetched { sink, _writer }) => (self.store(sink).await, Some(_writer)),
+            Ok(PartialContent { sink, _writer }) => (self.store(sink).await, Some(_writer)),
             Err(refusal) => (Err(refusal), None),
         };
         let partition = keys::blob(space, &copy.target.blob);
         let ended = persist(Self::GONE, || {
             self.transact(&partition, Reads::key(keys::BASE), |view| {
-                let Some(mut blob) = waiting(record::blob(view.row(&keys::BASE))?, copy.id) else {
+                let Some(mut blob) = if_waiting(record::blob(view.row(&keys::BASE))?, copy.id) else {
                     return Ok(Decision::Answer(false));
                 };
                 end(&mut blob, &outcome, view.now);
@@ -190,12 +194,12 @@ fn begin(mut copy: Blob, length: u64) -> Result<Blob, Refusal> {
 }
 
 /// Returns the blob if it waits for this copy.
-fn waiting(blob: Option<Blob>, id: [u8; 16]) -> Option<Blob> {
+fn if_waiting(blob: Option<Blob>, id: [u8; 16]) -> Option<Blob> {
     blob.filter(|blob| blob.copy.as_ref().is_some_and(|copy| copy.state.is_pending() && copy.state.id == id))
 }
 
 /// Completes or fails the copy to a blob that waits for it.
-fn end(blob: &mut Blob, outcome: &Result<Stored, Refusal>, now: Timestamp) {
+fn end(blob: &mut Blob, outcome: &Result<StoredContent, Refusal>, now: Timestamp) {
     let Some(copy) = &mut blob.copy else { return };
     match outcome {
         Ok(stored) => {

@@ -31,13 +31,13 @@ const CLAIM_LASTS: Span = Span::seconds(3600);
 
 /// Tags of a blob that are indexed under one claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Indexed {
+pub(crate) struct TagClaim {
     pub(crate) tags: Tags,
     /// `None` if there are no tags.
     pub(crate) claim: Option<Stamp>,
 }
 
-impl Indexed {
+impl TagClaim {
     /// Returns the claim of a current state.
     pub(crate) fn of(blob: &Blob) -> Self {
         Self { tags: blob.tags.clone(), claim: blob.tags_claim }
@@ -51,11 +51,11 @@ impl Indexed {
 
 impl BlobService {
     /// Indexes tags of a blob under a new claim.
-    pub(crate) async fn index(&self, blob: &Partition, tags: Tags) -> Result<Indexed, Refusal> {
+    pub(crate) async fn index(&self, blob: &Partition, tags: Tags) -> Result<TagClaim, Refusal> {
         if tags.is_empty() {
-            return Ok(Indexed::default());
+            return Ok(TagClaim::default());
         }
-        let indexed = Indexed { tags, claim: Some(self.store.stamp()) };
+        let indexed = TagClaim { tags, claim: Some(self.store.stamp()) };
         let inserts = entries(blob, &indexed).map(|(partition, key)| async move {
             let put = Mutation::Put(key, Bytes::new());
             let rule = |_: &View<'_>| Ok(Decision::Write(Change::of([put.clone()]), ()));
@@ -71,7 +71,7 @@ impl BlobService {
 
     /// Removes the rows of a claim that the blob does not have and cannot get. Rows whose removal fails
     /// remain, and queries ignore them.
-    pub(crate) async fn unindex(&self, blob: &Partition, indexed: Indexed) {
+    pub(crate) async fn unindex(&self, blob: &Partition, indexed: TagClaim) {
         if indexed.claim.is_none() {
             return;
         }
@@ -84,7 +84,7 @@ impl BlobService {
 
     /// Removes the rows of a claim whose blob was not written. After an internal error the blob may have been
     /// written, so the rows remain; a sweep removes them if it was not.
-    pub(crate) async fn unindex_refused(&self, blob: &Partition, claim: Indexed, refusal: &Refusal) {
+    pub(crate) async fn unindex_refused(&self, blob: &Partition, claim: TagClaim, refusal: &Refusal) {
         if refusal.code() != ErrorCode::InternalError {
             self.unindex(blob, claim).await;
         }
@@ -117,7 +117,7 @@ impl BlobService {
 }
 
 /// Returns the partitions and keys of a claim's rows.
-fn entries(blob: &Partition, indexed: &Indexed) -> impl Iterator<Item = (Partition, Bytes)> {
+fn entries(blob: &Partition, indexed: &TagClaim) -> impl Iterator<Item = (Partition, Bytes)> {
     let name = keys::blob_name(&blob.key).unwrap_or_default();
     let entry = |claim: Stamp, (tag, value): &(String, String)| {
         (keys::tag(blob.space, tag), keys::tag_entry(value, name, claim))

@@ -24,7 +24,7 @@ const MAX_LOGICAL_OPERATORS: usize = 10;
 const MAX_DEPTH: usize = 16;
 
 /// The reason why a text is not an expression.
-pub(crate) type Malformed = &'static str;
+pub(crate) type ExpressionError = &'static str;
 
 /// A condition on the tags of a blob: `x-ms-if-tags`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(crate) struct TagCondition(Expression);
 
 impl TagCondition {
     /// Parses the value of the header.
-    pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
+    pub(crate) fn parse(text: &str) -> Result<Self, ExpressionError> {
         let expression = parse(text)?;
         if expression.comparisons().iter().any(|comparison| comparison.operand == Operand::Container) {
             return Err("A condition has tags only.");
@@ -56,7 +56,7 @@ pub(crate) struct TagQuery {
 
 impl TagQuery {
     /// Parses a `where` parameter.
-    pub(crate) fn parse(text: &str, may_name_container: bool) -> Result<Self, Malformed> {
+    pub(crate) fn parse(text: &str, may_name_container: bool) -> Result<Self, ExpressionError> {
         let expression = parse(text)?;
         if expression.has_alternatives() {
             return Err("OR is not supported.");
@@ -191,7 +191,7 @@ impl Expression {
     }
 }
 
-fn parse(text: &str) -> Result<Expression, Malformed> {
+fn parse(text: &str) -> Result<Expression, ExpressionError> {
     let mut parser = Parser { rest: text, logical_operators: 0 };
     let expression = parser.expression(0)?;
     if parser.rest.trim_start().is_empty() { Ok(expression) } else { Err("There is something behind it.") }
@@ -203,7 +203,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn expression(&mut self, depth: usize) -> Result<Expression, Malformed> {
+    fn expression(&mut self, depth: usize) -> Result<Expression, ExpressionError> {
         let mut terms = vec![self.term(depth)?];
         while self.logical_operator("OR")? {
             terms.push(self.term(depth)?);
@@ -211,7 +211,7 @@ impl<'a> Parser<'a> {
         Ok(one_or(terms, Expression::Any))
     }
 
-    fn term(&mut self, depth: usize) -> Result<Expression, Malformed> {
+    fn term(&mut self, depth: usize) -> Result<Expression, ExpressionError> {
         let mut factors = vec![self.factor(depth)?];
         while self.logical_operator("AND")? {
             factors.push(self.factor(depth)?);
@@ -219,7 +219,7 @@ impl<'a> Parser<'a> {
         Ok(one_or(factors, Expression::All))
     }
 
-    fn factor(&mut self, depth: usize) -> Result<Expression, Malformed> {
+    fn factor(&mut self, depth: usize) -> Result<Expression, ExpressionError> {
         if !self.symbol("(") {
             return self.comparison().map(Expression::Compare);
         }
@@ -230,14 +230,14 @@ impl<'a> Parser<'a> {
         if self.symbol(")") { Ok(inner) } else { Err("A parenthesis is not closed.") }
     }
 
-    fn comparison(&mut self) -> Result<Comparison, Malformed> {
+    fn comparison(&mut self) -> Result<Comparison, ExpressionError> {
         let operand = self.operand()?;
         let operator = self.operator()?;
         let value = self.quoted('\'')?.ok_or("A value stands in single quotes.")?;
         Ok(Comparison { operand, operator, value: value.to_owned() })
     }
 
-    fn operand(&mut self) -> Result<Operand, Malformed> {
+    fn operand(&mut self) -> Result<Operand, ExpressionError> {
         if let Some(tag) = self.quoted('"')? {
             return if tag.is_empty() { Err("A tag has no name.") } else { Ok(Operand::Tag(tag.to_owned())) };
         }
@@ -249,7 +249,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn operator(&mut self) -> Result<Operator, Malformed> {
+    fn operator(&mut self) -> Result<Operator, ExpressionError> {
         // Longer operators come first.
         let operators = [
             ("<>", Operator::NotEqual),
@@ -264,7 +264,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Consumes `AND` or `OR`, in any case.
-    fn logical_operator(&mut self, name: &str) -> Result<bool, Malformed> {
+    fn logical_operator(&mut self, name: &str) -> Result<bool, ExpressionError> {
         let before = self.rest;
         if !self.word().eq_ignore_ascii_case(name) {
             self.rest = before;
@@ -294,7 +294,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Consumes the text between two quotes, if the next character is a quote.
-    fn quoted(&mut self, quote: char) -> Result<Option<&'a str>, Malformed> {
+    fn quoted(&mut self, quote: char) -> Result<Option<&'a str>, ExpressionError> {
         let Some(text) = self.rest.trim_start().strip_prefix(quote) else { return Ok(None) };
         let (inner, rest) = text.split_once(quote).ok_or("A quote is not closed.")?;
         self.rest = rest;

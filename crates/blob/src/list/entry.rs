@@ -3,7 +3,7 @@
 use lazuli_protocol::{ErrorCode, Refusal, date, xml};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::{Listing, Shown};
+use super::{BlobListing, ListedState};
 use crate::model::record::{Blob, BlobCopy, Encryption, Kind};
 use crate::reply;
 
@@ -20,7 +20,7 @@ const PATH: &AsciiSet = &CONTROLS
     .add(b'^')
     .add(b'`');
 
-impl Listing<'_> {
+impl BlobListing<'_> {
     /// Opens the document.
     pub(super) fn open(&mut self) {
         let (endpoint, container) = (&self.request.endpoint, self.request.container.as_str());
@@ -43,7 +43,7 @@ impl Listing<'_> {
     }
 
     /// Writes an entry for one state of a blob.
-    pub(super) fn write_blob(&mut self, name: &str, blob: &Blob, shown: Shown) -> Result<(), Refusal> {
+    pub(super) fn write_blob(&mut self, name: &str, blob: &Blob, shown: ListedState) -> Result<(), Refusal> {
         let version = self.request.version;
         if matches!(blob.kind, Kind::Append { .. }) && !version.at_least(2015, 2, 21) {
             return Err(ErrorCode::FeatureVersionMismatch.into());
@@ -83,11 +83,11 @@ impl Listing<'_> {
         }
     }
 
-    fn write_url(&mut self, name: &str, shown: Shown) {
+    fn write_url(&mut self, name: &str, shown: ListedState) {
         let (endpoint, container) = (&self.request.endpoint, &self.request.container);
         let name = utf8_percent_encode(name, PATH);
         match shown {
-            Shown::Snapshot(stamp) => {
+            ListedState::Snapshot(stamp) => {
                 let snapshot = reply::stamp_text(stamp);
                 self.xml.text("Url", format_args!("{endpoint}/{container}/{name}?snapshot={snapshot}"));
             }
@@ -98,29 +98,29 @@ impl Listing<'_> {
     }
 
     /// Writes the elements that identify the state.
-    fn write_identity(&mut self, blob: &Blob, shown: Shown) {
+    fn write_identity(&mut self, blob: &Blob, shown: ListedState) {
         let (xml, include) = (&mut self.xml, self.include);
-        if let Shown::Snapshot(stamp) = shown {
+        if let ListedState::Snapshot(stamp) = shown {
             xml.text("Snapshot", reply::stamp_text(stamp));
         }
-        let shows_version = shown != Shown::VersionsOnly || include.versions;
+        let shows_version = shown != ListedState::VersionsOnly || include.versions;
         if let Some(stamp) =
             blob.version.filter(|_| shows_version && self.request.version.at_least(2019, 12, 12))
         {
             xml.text("VersionId", reply::stamp_text(stamp));
-            if shown == Shown::Current && blob.deleted.is_none() {
+            if shown == ListedState::Current && blob.deleted.is_none() {
                 xml.text("IsCurrentVersion", true);
             }
         }
         if blob.deleted.is_some() {
             xml.text("Deleted", true);
         }
-        if shown == Shown::VersionsOnly {
+        if shown == ListedState::VersionsOnly {
             xml.text("HasVersionsOnly", true);
         }
     }
 
-    fn write_properties(&mut self, blob: &Blob, shown: Shown) {
+    fn write_properties(&mut self, blob: &Blob, shown: ListedState) {
         if blob.committed {
             self.write_content_properties(blob);
         } else {
@@ -136,7 +136,7 @@ impl Listing<'_> {
             self.write_tier(blob);
         }
         let xml = &mut self.xml;
-        if blob.deleted.is_none() && matches!(shown, Shown::Current | Shown::VersionsOnly) {
+        if blob.deleted.is_none() && matches!(shown, ListedState::Current | ListedState::VersionsOnly) {
             xml.text("LeaseStatus", blob.lease.status(now));
             if version.at_least(2012, 2, 12) {
                 xml.text("LeaseState", blob.lease.state(now));

@@ -19,10 +19,10 @@ pub(super) struct BlobInclude {
     pub(super) legal_hold: bool,
 }
 
-type Set = fn(&mut BlobInclude);
+type SetFlag = fn(&mut BlobInclude);
 
 /// The values of `include`, the flag that each sets, and its first version.
-const INCLUDES: [(&str, Set, Version); 11] = [
+const INCLUDES: [(&str, SetFlag, Version); 11] = [
     ("snapshots", |i| i.snapshots = true, Version::OLDEST),
     ("metadata", |i| i.metadata = true, Version::OLDEST),
     ("uncommittedblobs", |i| i.uncommitted = true, Version::OLDEST),
@@ -38,7 +38,7 @@ const INCLUDES: [(&str, Set, Version); 11] = [
 ];
 
 /// Returns the values that a version has.
-pub(crate) fn known<T: Copy>(
+pub(crate) fn values_of_version<T: Copy>(
     words: &[(&'static str, T, Version)],
     version: Version,
 ) -> Vec<(&'static str, T)> {
@@ -50,7 +50,7 @@ impl BlobInclude {
     /// Parses the `include` parameter of a query.
     pub(super) fn parse(query: &Query, version: Version) -> Result<Self, Refusal> {
         let mut include = Self::default();
-        for set in query.list("include", &known(&INCLUDES, version))? {
+        for set in query.list("include", &values_of_version(&INCLUDES, version))? {
             set(&mut include);
         }
         Ok(include)

@@ -9,7 +9,7 @@ use lazuli_concurrency::Stamp;
 use lazuli_protocol::Refusal;
 use lazuli_store::{Partition, Reads, Row, Scanned, SpaceId, prefix_range};
 
-use super::{BlobInclude, LAST, Listing, MAX_ROWS, Position};
+use super::{BlobInclude, BlobListing, LAST, MAX_ROWS, Position};
 use crate::model::keys::{self, RowKind};
 use crate::model::record::{self, Blob};
 use crate::{BlobService, reply};
@@ -23,7 +23,7 @@ impl BlobService {
     pub(super) async fn resume(
         &self,
         space: SpaceId,
-        listing: &mut Listing<'_>,
+        listing: &mut BlobListing<'_>,
         from: &Position,
         read: &mut usize,
     ) -> Result<Option<Position>, Refusal> {
@@ -32,15 +32,15 @@ impl BlobService {
         let latest = is_version.then(|| from.latest.clone());
         let reads = Reads::keys([keys::BASE].into_iter().chain(latest));
         let set = self.store.read(&Partition::new(space, from.partition.clone()), &reads).await;
-        if !listing.enter(from.partition.clone()) {
+        if !listing.begin_blob(from.partition.clone()) {
             return Ok(None);
         }
         let mut rows = set.map_err(reply::read_refusal)?.rows.into_iter();
-        listing.group.base = record::blob(rows.next().flatten().as_ref())?;
+        listing.current.base = record::blob(rows.next().flatten().as_ref())?;
         if let Some(row) = rows.next().flatten() {
-            listing.see_version(&row.key, Blob::decode(&row.value)?);
+            listing.remember_version(&row.key, Blob::decode(&row.value)?);
         }
-        listing.group.is_merged = true;
+        listing.current.is_merged = true;
         if from.key == LAST {
             Ok(None)
         } else {
@@ -53,18 +53,18 @@ impl BlobService {
     pub(super) async fn write_states(
         &self,
         space: SpaceId,
-        listing: &mut Listing<'_>,
+        listing: &mut BlobListing<'_>,
         mut from: Bytes,
         read: &mut usize,
     ) -> Result<Option<Position>, Refusal> {
-        let partition = listing.group.partition.clone();
+        let partition = listing.current.partition.clone();
         loop {
             let reads = reads(listing.include, &from);
             let set = self.store.read(&Partition::new(space, partition.clone()), &reads).await;
             let (rows, next) = in_order(set.map_err(reply::read_refusal)?.ranges);
             *read += rows.len();
             for row in rows {
-                let full = listing.state(&row)?;
+                let full = listing.process_state(&row)?;
                 // The page is full, or a prefix stands for the whole blob.
                 if full.is_some() || partition < listing.start {
                     return Ok(full);
@@ -72,7 +72,7 @@ impl BlobService {
             }
             let Some(next) = next else { return Ok(None) };
             if *read >= MAX_ROWS {
-                return Ok(Some(listing.place(next)));
+                return Ok(Some(listing.position_of(next)));
             }
             from = next;
             tokio::task::yield_now().await;

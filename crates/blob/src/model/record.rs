@@ -17,7 +17,7 @@ use lazuli_store::{Mutation, Row};
 use serde::{Deserialize, Serialize};
 
 use super::keys;
-use super::staging::{Staging, StagingBefore};
+use super::staging::{Staging, StagingFormat1};
 use super::tier::Tiering;
 
 pub(crate) use lazuli_content::ContentHeaders;
@@ -149,14 +149,14 @@ impl LegalHold {
     }
 
     /// Returns the value that the last request set, if any request has.
-    pub(crate) fn said(self) -> Option<bool> {
+    pub(crate) fn last_set(self) -> Option<bool> {
         (self != Self::Never).then(|| self.is_held())
     }
 }
 
 impl From<Option<bool>> for LegalHold {
-    fn from(said: Option<bool>) -> Self {
-        match said {
+    fn from(set: Option<bool>) -> Self {
+        match set {
             None => Self::Never,
             Some(true) => Self::Held,
             Some(false) => Self::Lifted,
@@ -212,7 +212,7 @@ impl Blob {
 
     /// Returns whether the blob can be written to or leased. Unlike [`Self::is_live`], the blob may have only
     /// staged blocks.
-    pub(crate) fn is_there(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_present(&self, now: Timestamp) -> bool {
         self.deleted.is_none() && !self.has_expired(now)
     }
 
@@ -226,7 +226,7 @@ impl Blob {
     }
 
     /// Returns the earliest time at which this state expires, or `None` if it never does.
-    pub(crate) fn ends_at(&self) -> Option<Timestamp> {
+    pub(crate) fn expires_at(&self) -> Option<Timestamp> {
         let policy_ends = self.immutability.map(|policy| policy.until);
         let expires = self.expires.filter(|_| !self.legal_hold.is_held());
         let runs_out = expires.map(|expires| policy_ends.map_or(expires, |ends| ends.max(expires)));
@@ -250,18 +250,18 @@ impl Blob {
     }
 
     /// Returns a copy without the properties of a current state.
-    pub(crate) fn detached(&self) -> Self {
+    pub(crate) fn as_past_state(&self) -> Self {
         Self { lease: Lease::AVAILABLE, staging: None, expires: None, ..self.clone() }
     }
 
     /// Returns the blob as an earlier version.
     pub(crate) fn as_version(&self, version: Stamp) -> Self {
-        Self { version: Some(version), ..self.detached() }
+        Self { version: Some(version), ..self.as_past_state() }
     }
 
     /// Returns the blob as a snapshot, which is not a version and not protected.
     pub(crate) fn as_snapshot(&self) -> Self {
-        Self { version: None, immutability: None, legal_hold: LegalHold::Never, ..self.detached() }
+        Self { version: None, immutability: None, legal_hold: LegalHold::Never, ..self.as_past_state() }
     }
 
     /// Returns the change that drops the staged blocks. The same commit must replace or remove the blob's
@@ -286,11 +286,11 @@ impl Blob {
 
 impl Versioned for Blob {
     const FORMAT: u8 = 2;
-    type Previous = Blob<StagingBefore>;
+    type Previous = Blob<StagingFormat1>;
 }
 
-impl From<Blob<StagingBefore>> for Blob {
-    fn from(before: Blob<StagingBefore>) -> Self {
+impl From<Blob<StagingFormat1>> for Blob {
+    fn from(before: Blob<StagingFormat1>) -> Self {
         Self {
             kind: before.kind,
             committed: before.committed,
@@ -323,7 +323,7 @@ impl From<Blob<StagingBefore>> for Blob {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StagedBlock {
     pub(crate) encryption: Option<Encryption>,
-    /// The nonce of its encryption.
+    /// The nonce of the content's encryption.
     pub(crate) nonce: Option<[u8; 16]>,
     #[serde(skip)]
     pub(crate) content: Content,
@@ -385,8 +385,8 @@ mod tests {
         for (hold, stored) in [(LegalHold::Never, false), (LegalHold::Held, true)] {
             assert_eq!(record::encode(&hold).unwrap(), record::encode(&stored).unwrap());
         }
-        for said in [None, Some(true), Some(false)] {
-            assert_eq!(LegalHold::from(said).said(), said);
+        for set in [None, Some(true), Some(false)] {
+            assert_eq!(LegalHold::from(set).last_set(), set);
         }
     }
 

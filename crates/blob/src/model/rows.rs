@@ -1,5 +1,4 @@
-//! The content that rows of this service refer to, for sweeps and checks, which walk over all rows of a
-//! store.
+//! The content that rows of this service refer to, for sweeps and checks that walk over all rows of a store.
 
 use std::collections::HashSet;
 
@@ -11,7 +10,7 @@ use crate::model::container::Container;
 use crate::model::keys::{self, RowKind};
 use crate::model::record::{Blob, Damage, StagedBlock};
 
-/// A walk over all rows in order. The rows of the directory come first, and name the spaces of containers.
+/// A walk over all rows in order. The rows of the directory come first and name the spaces of containers.
 #[derive(Debug, Default)]
 pub struct BlobRows {
     containers: HashSet<SpaceId>,
@@ -23,8 +22,8 @@ impl BlobRows {
         lazuli_generations::named_space::<Container>(partition, row).ok().flatten()
     }
 
-    /// Returns the content that a row refers to: none if it is a row of another service, or its container is
-    /// gone.
+    /// Returns the content that a row refers to. Returns none for a row of another service or of a deleted
+    /// container.
     pub fn contents(&mut self, space: SpaceId, partition: &[u8], row: &Row) -> Result<Vec<Content>, Damage> {
         if space == SpaceId::ROOT {
             self.containers.extend(named_space::<Container>(partition, row)?);
@@ -34,8 +33,8 @@ impl BlobRows {
     }
 }
 
-/// Returns the content that a row refers to, even if its container is gone: none if it is a row of another
-/// service.
+/// Returns the content that a row refers to, even if its container is deleted. Returns none for a row of
+/// another service.
 pub fn content_of_row(space: SpaceId, partition: &[u8], row: &Row) -> Result<Vec<Content>, Damage> {
     if space == SpaceId::ROOT { Ok(vec![]) } else { contents(partition, row) }
 }

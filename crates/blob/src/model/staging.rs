@@ -73,13 +73,13 @@ pub(crate) struct Staging {
 
 /// [`Staging`] in format 1, which had one generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StagingBefore {
+pub(crate) struct StagingFormat1 {
     id_length: u8,
     until: Timestamp,
 }
 
-impl From<StagingBefore> for Staging {
-    fn from(StagingBefore { id_length, until }: StagingBefore) -> Self {
+impl From<StagingFormat1> for Staging {
+    fn from(StagingFormat1 { id_length, until }: StagingFormat1) -> Self {
         Self { generation: 0, id_length, until }
     }
 }
@@ -98,7 +98,7 @@ impl Staging {
 
     /// Extends the expiry for another block. Returns an equal value if the row need not change.
     #[must_use]
-    pub(crate) fn go_on(self, now: Timestamp) -> Self {
+    pub(crate) fn extend(self, now: Timestamp) -> Self {
         if self.until < now + Self::KEPT { Self { until: Self::until(now), ..self } } else { self }
     }
 

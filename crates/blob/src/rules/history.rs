@@ -21,9 +21,9 @@ pub(crate) struct History {
     pub(crate) permanent_delete: bool,
 }
 
-/// What remains of a current state that is replaced or deleted.
+/// The form in which a current state is kept when it is replaced or deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Afterlife {
+pub(crate) enum RetainedState {
     /// An earlier version.
     Version(Stamp),
     /// A deleted state that can be restored for a while.
@@ -52,16 +52,16 @@ impl History {
         self.retention_days.map(|days| Deleted::keep(days, now))
     }
 
-    /// Decides what remains of a current state.
-    pub(crate) fn afterlife(self, old: &Blob, now: Timestamp) -> Afterlife {
+    /// Decides in which form a current state is kept.
+    pub(crate) fn retained_state(self, old: &Blob, now: Timestamp) -> RetainedState {
         if !old.committed || old.has_expired(now) {
-            return Afterlife::Nothing;
+            return RetainedState::Nothing;
         }
         match (old.deleted, self.kept_version(old)) {
             // The state was deleted before and keeps its retention.
-            (Some(deleted), _) => Afterlife::Deleted(deleted),
-            (None, Some(version)) => Afterlife::Version(version),
-            (None, None) => self.keep_deleted(now).map_or(Afterlife::Nothing, Afterlife::Deleted),
+            (Some(deleted), _) => RetainedState::Deleted(deleted),
+            (None, Some(version)) => RetainedState::Version(version),
+            (None, None) => self.keep_deleted(now).map_or(RetainedState::Nothing, RetainedState::Deleted),
         }
     }
 
@@ -72,12 +72,13 @@ impl History {
         stamp: Stamp,
         now: Timestamp,
     ) -> Result<Vec<Mutation>, Refusal> {
-        let (key, kept) = match self.afterlife(old, now) {
-            Afterlife::Version(version) => (keys::version(version), old.as_version(version)),
-            Afterlife::Deleted(deleted) => {
-                (keys::deleted(&keys::snapshot(stamp)), Blob { deleted: Some(deleted), ..old.detached() })
-            }
-            Afterlife::Nothing => return Ok(vec![]),
+        let (key, kept) = match self.retained_state(old, now) {
+            RetainedState::Version(version) => (keys::version(version), old.as_version(version)),
+            RetainedState::Deleted(deleted) => (
+                keys::deleted(&keys::snapshot(stamp)),
+                Blob { deleted: Some(deleted), ..old.as_past_state() },
+            ),
+            RetainedState::Nothing => return Ok(vec![]),
         };
         Ok(vec![Mutation::Put(key, kept.encode()?)])
     }
@@ -110,13 +111,13 @@ mod tests {
         let deleted = Blob { deleted: Some(before), ..blob.clone() };
         let uncommitted = Blob { committed: false, ..blob.clone() };
         let expired = Blob { expires: Some(now), ..blob.clone() };
-        let kept = Afterlife::Deleted(Deleted::keep(3, now));
-        let off = Afterlife::Nothing;
+        let kept = RetainedState::Deleted(Deleted::keep(3, now));
+        let off = RetainedState::Nothing;
         // Columns: state, then the result with neither, soft delete, versioning, both.
         let rows = [
-            (&blob, [off, kept, Afterlife::Version(etag), Afterlife::Version(etag)]),
-            (&versioned, [Afterlife::Version(version); 4]),
-            (&deleted, [Afterlife::Deleted(before); 4]),
+            (&blob, [off, kept, RetainedState::Version(etag), RetainedState::Version(etag)]),
+            (&versioned, [RetainedState::Version(version); 4]),
+            (&deleted, [RetainedState::Deleted(before); 4]),
             (&uncommitted, [off; 4]),
             (&expired, [off; 4]),
         ];
@@ -124,7 +125,7 @@ mod tests {
             for (at, expected) in expected.into_iter().enumerate() {
                 let retention_days = (at % 2 == 1).then_some(3);
                 let history = History { versioning: at >= 2, retention_days, permanent_delete: false };
-                assert_eq!(history.afterlife(state, now), expected, "{history:?} {state:?}");
+                assert_eq!(history.retained_state(state, now), expected, "{history:?} {state:?}");
             }
         }
     }

@@ -119,7 +119,7 @@ impl Preconditions {
     ) -> Result<Admission, Refusal> {
         let admission = self.admit_lease(blob, access, now)?;
         match blob {
-            Some(blob) if blob.is_there(now) && !blob.kind.is_like(kind) => {
+            Some(blob) if blob.is_present(now) && !blob.kind.is_like(kind) => {
                 Err(ErrorCode::InvalidBlobType.into())
             }
             _ => Ok(admission),
@@ -172,12 +172,12 @@ impl Preconditions {
         access: Access,
         now: Timestamp,
     ) -> Result<Admission, Refusal> {
-        let there = blob.filter(|blob| blob.is_there(now));
-        let lease = there.map_or(Lease::AVAILABLE, |blob| blob.lease);
-        let id = self.lease_id.filter(|_| there.is_some() || !self.ignore_lease_id_if_missing);
+        let present = blob.filter(|blob| blob.is_present(now));
+        let lease = present.map_or(Lease::AVAILABLE, |blob| blob.lease);
+        let id = self.lease_id.filter(|_| present.is_some() || !self.ignore_lease_id_if_missing);
         let admission = lease.admits(access, id, now);
         let admission = admission.map_err(|refusal| Refusal::lease(refusal, Leased::Blob))?;
-        let ends = [admission.valid_until, there.and_then(Blob::ends_at)];
+        let ends = [admission.valid_until, present.and_then(Blob::expires_at)];
         Ok(Admission { valid_until: ends.into_iter().flatten().min(), ..admission })
     }
 }

@@ -39,7 +39,7 @@ impl TierConditions {
             Err(ConditionRefusal::ConditionNotMet) => {
                 Err(ErrorCode::AccessTierChangeTimeConditionNotMet.into())
             }
-            judged => Ok(judged?),
+            checked => Ok(checked?),
         }
     }
 }

@@ -19,7 +19,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn blocks_are_appended_and_the_reply_says_where() {
+async fn append_reply_has_the_offset_and_the_block_count() {
     let server = start().await;
     server.create_container("con").await;
     let mut etag = server.create_append_blob("/con/a").await.etag().to_owned();
@@ -42,7 +42,7 @@ async fn blocks_are_appended_and_the_reply_says_where() {
 }
 
 #[tokio::test]
-async fn appends_depend_on_position_and_size_after_the_ordinary_conditions() {
+async fn append_conditions_are_checked_after_the_ordinary_ones() {
     let server = start().await;
     server.create_container("con").await;
     server.create_append_blob("/con/a").await;
@@ -69,7 +69,7 @@ async fn appends_depend_on_position_and_size_after_the_ordinary_conditions() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_appended_is_refused() {
+async fn invalid_append_is_refused() {
     let server = start().await;
     server.create_container("con").await;
     server.create_append_blob("/con/a").await;
@@ -90,7 +90,7 @@ async fn what_cannot_be_appended_is_refused() {
 }
 
 #[tokio::test]
-async fn a_sealed_blob_keeps_its_tag_and_takes_no_more() {
+async fn sealed_blob_keeps_its_etag_and_refuses_appends() {
     let server = start().await;
     server.create_container("con").await;
     server.create_append_blob("/con/a").await;

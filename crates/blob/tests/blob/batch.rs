@@ -1,4 +1,4 @@
-//! Blob Batch: the multipart exchange, permissions, and operations that a batch cannot hold.
+//! Blob Batch: the multipart exchange, authorization, and operations that a batch cannot contain.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use lazuli_auth::shared_key::{Message, Scheme};
@@ -11,14 +11,14 @@ use crate::support::{ACCOUNT, NOW, Reply, TestServer, VERSION, key, start};
 
 const CONTENT_TYPE: &str = "content-type: multipart/mixed; boundary=batch_1";
 
-/// Returns a signature that allows everything, in a query.
+/// Returns the query of a signature that allows everything.
 fn sas() -> String {
     let fields =
         [("sv", "2022-11-02"), ("ss", "b"), ("srt", "sco"), ("sp", "rwdxylacuptfi"), ("se", "2099-12-31")];
     sign::account_sas(ACCOUNT, &key(), &fields)
 }
 
-/// Returns the body of a batch of requests, each a request line and headers.
+/// Renders the body of a batch. Each request is a request line with headers.
 fn batch(requests: &[String]) -> String {
     let mut body = String::new();
     for (id, request) in requests.iter().enumerate() {
@@ -37,7 +37,7 @@ fn set_tier(target: &str, tier: &str) -> String {
     format!("PUT {target}?comp=tier&{} HTTP/1.1\r\nx-ms-access-tier: {tier}\r\nContent-Length: 0", sas())
 }
 
-/// A part of the reply, read the way clients do.
+/// A part of the reply, parsed as clients do.
 #[derive(Debug)]
 struct Part {
     id: Option<usize>,
@@ -87,7 +87,7 @@ impl TestServer {
         parts(&self.call("POST", target, CONTENT_TYPE, batch(requests)).await)
     }
 
-    /// Returns the code of a batch that is refused as a whole.
+    /// Sends a batch that is refused as a whole. Returns the refusal.
     async fn refused_batch(&self, target: &str, body: String) -> (u16, String) {
         let parts = parts(&self.call("POST", target, CONTENT_TYPE, body).await);
         assert_eq!((parts.len(), parts[0].id), (1, None), "{parts:?}");
@@ -97,7 +97,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn each_request_is_answered_in_its_order_with_its_id_and_its_own_outcome() {
+async fn batch_reply_has_the_outcome_and_id_of_each_request_in_order() {
     let server = start().await;
     server.create_container("aaa").await;
     server.create_container("bbb").await;
@@ -131,9 +131,9 @@ async fn each_request_is_answered_in_its_order_with_its_id_and_its_own_outcome()
 }
 
 #[tokio::test]
-async fn the_reply_has_the_bytes_of_the_live_service() {
-    // As recorded by azure-sdk-for-js and azure-sdk-for-python: a part without a body ends with one empty
-    // line, one with a body with the line end before the delimiter, and nothing follows the last delimiter.
+async fn batch_reply_equals_that_of_the_cloud_service() {
+    // Recorded by azure-sdk-for-js and azure-sdk-for-python. A part without a body ends with one empty line.
+    // A part with a body ends with the line end before the delimiter. The last delimiter ends the reply.
     let server = start().await;
     server.create_container("aaa").await;
     server.put_block_blob("/aaa/one", "x").await;
@@ -171,7 +171,7 @@ async fn the_reply_has_the_bytes_of_the_live_service() {
 }
 
 #[tokio::test]
-async fn tiers_are_set_in_a_batch_of_a_container() {
+async fn container_batch_sets_tiers() {
     let server = start().await;
     server.create_container("aaa").await;
     for name in ["one", "two"] {
@@ -184,7 +184,7 @@ async fn tiers_are_set_in_a_batch_of_a_container() {
 }
 
 #[tokio::test]
-async fn a_request_is_let_in_by_its_own_credentials_only() {
+async fn each_sub_request_is_authorized_by_its_own_credentials() {
     let server = start().await;
     server.create_container("aaa").await;
     server.put_block_blob("/aaa/one", "x").await;
@@ -213,10 +213,10 @@ async fn a_request_is_let_in_by_its_own_credentials_only() {
     server.head("/aaa/one", "").await.expect(200);
 }
 
-/// Python signs and sends `/container/blob`, JavaScript `/account/container/blob`, .NET that without its
-/// first slash.
+/// Python signs and sends `/container/blob`, JavaScript `/account/container/blob`, and .NET the latter
+/// without its first slash.
 #[tokio::test]
-async fn a_signed_request_may_name_the_account_or_not() {
+async fn signed_sub_request_path_may_omit_the_account() {
     let server = start().await;
     server.create_container("aaa").await;
     for (sent, signed) in
@@ -251,7 +251,7 @@ async fn a_signed_request_may_name_the_account_or_not() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_in_one_batch_is_refused_as_a_whole_and_nothing_of_it_is_done() {
+async fn invalid_batch_is_refused_as_a_whole_without_effect() {
     let server = start().await;
     for container in ["aaa", "bbb"] {
         server.create_container(container).await;
@@ -290,7 +290,7 @@ async fn what_cannot_be_in_one_batch_is_refused_as_a_whole_and_nothing_of_it_is_
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_batch_is_refused_at_once() {
+async fn request_that_is_not_multipart_is_refused_without_a_batch_reply() {
     let server = start().await;
     let post = |headers: &'static str, body: Vec<u8>| server.call("POST", "/?comp=batch", headers, body);
     post("", b"x".to_vec()).await.refused(400, "MissingRequiredHeader");
@@ -300,7 +300,7 @@ async fn a_body_that_is_no_batch_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn internal_errors_are_logged_with_request_id_account_and_operation() {
+async fn internal_error_of_a_sub_request_is_logged_with_request_id_account_and_operation() {
     let log = LogCapture::start();
     let server = start().await;
     server.create_container("con").await;

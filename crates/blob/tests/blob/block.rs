@@ -12,7 +12,7 @@ use lazuli_store::{Mutation, SpaceId};
 
 use crate::support::{ACCOUNT, Reply, TestServer, key, start};
 
-/// Returns the text of a block id, and as it stands in a query.
+/// Returns the block id of a name.
 fn id(name: &str) -> String {
     STANDARD.encode(name)
 }
@@ -21,7 +21,7 @@ fn in_query(id: &str) -> String {
     id.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D")
 }
 
-/// Returns a block list: words like `c:a`, `u:b`, `l:c` name the list and the id.
+/// Renders a block list. Words like `c:a`, `u:b` and `l:c` name the list and the block.
 fn list(words: &str) -> String {
     let mut document = String::from("<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>");
     for word in words.split_whitespace() {
@@ -59,7 +59,7 @@ impl TestServer {
         self.put(&format!("{blob}?comp=blocklist"), headers, list(words)).await
     }
 
-    /// `names and sizes of committed blocks | of uncommitted ones`.
+    /// Returns names and sizes as `committed blocks | uncommitted blocks`.
     async fn blocks(&self, blob: &str) -> String {
         let separator = if blob.contains('?') { '&' } else { '?' };
         let target = format!("{blob}{separator}comp=blocklist&blocklisttype=all");
@@ -78,7 +78,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn a_blob_is_what_its_list_says_in_that_order() {
+async fn block_list_determines_content_and_order() {
     let server = start().await;
     server.create_container("con").await;
     let large = "x".repeat(300_000);
@@ -95,11 +95,15 @@ async fn a_blob_is_what_its_list_says_in_that_order() {
     let got = server.get("/con/b", "").await.expect(200);
     assert_eq!(got.text(), format!("{large}1221"));
     assert_eq!((got.etag(), got.header("content-md5")), (put.etag(), None));
-    assert_eq!(server.blocks("/con/b").await, "c=300000 a=1 b=2 a=1 | ", "what was not listed is gone");
+    assert_eq!(
+        server.blocks("/con/b").await,
+        "c=300000 a=1 b=2 a=1 | ",
+        "blocks that are not listed are dropped"
+    );
 
     server.put_block("/con/b", "a", "new").await.expect(201);
     server.put_block("/con/b", "e", "5").await.expect(201);
-    assert_eq!(server.get("/con/b", "").await.text(), got.text(), "staging changes nothing");
+    assert_eq!(server.get("/con/b", "").await.text(), got.text(), "staging does not change the blob");
     assert_eq!(server.head("/con/b", "").await.etag(), put.etag());
     server.put_block_list("/con/b", "", "c:b u:e l:a l:b c:c").await.expect(201);
     assert_eq!(server.get("/con/b", "").await.text(), format!("225new22{large}"));
@@ -112,7 +116,7 @@ async fn a_blob_is_what_its_list_says_in_that_order() {
 }
 
 #[tokio::test]
-async fn a_list_with_a_block_that_is_not_where_it_should_be_changes_nothing() {
+async fn list_with_a_missing_block_changes_nothing() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block("/con/b", "a", "1").await.expect(201);
@@ -130,7 +134,7 @@ async fn a_list_with_a_block_that_is_not_where_it_should_be_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_not_listed_with_the_blocks_is_cleared_and_the_body_does_not_count() {
+async fn block_list_replaces_all_properties_and_ignores_plain_content_headers() {
     let server = start().await;
     server.create_container("con").await;
     server
@@ -160,7 +164,7 @@ async fn what_is_not_listed_with_the_blocks_is_cleared_and_the_body_does_not_cou
 }
 
 #[tokio::test]
-async fn malformed_blocks_are_refused() {
+async fn malformed_block_requests_are_refused() {
     let server = start().await;
     server.create_container("con").await;
     let long = in_query(&STANDARD.encode([7; 65]));
@@ -200,7 +204,7 @@ async fn malformed_blocks_are_refused() {
 }
 
 #[tokio::test]
-async fn the_size_of_a_block_depends_on_the_version() {
+async fn block_size_limit_depends_on_the_version() {
     let server = start().await;
     server.create_container("con").await;
     let large = Bytes::from(vec![7; (4 << 20) + 1]);
@@ -218,7 +222,7 @@ async fn the_size_of_a_block_depends_on_the_version() {
 }
 
 #[tokio::test]
-async fn blocks_go_to_block_blobs_only() {
+async fn block_operations_refuse_page_and_append_blobs() {
     let server = start().await;
     server.create_container("con").await;
     server.put("/con/p", "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512", "").await.expect(201);
@@ -232,7 +236,7 @@ async fn blocks_go_to_block_blobs_only() {
 }
 
 #[tokio::test]
-async fn lists_show_what_was_asked_for_and_anonymous_callers_only_what_is_committed() {
+async fn block_list_type_selects_blocks_and_anonymous_callers_see_only_committed_ones() {
     let server = start().await;
     let public = "x-ms-blob-public-access: blob";
     server.signed("PUT", "/con?restype=container", public, "").await.expect(201);
@@ -267,7 +271,7 @@ async fn lists_show_what_was_asked_for_and_anonymous_callers_only_what_is_commit
 }
 
 #[tokio::test]
-async fn put_blob_drops_what_is_staged_and_has_no_blocks() {
+async fn put_blob_drops_staged_blocks_and_has_no_block_list() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block("/con/b", "a", "1").await.expect(201);
@@ -278,7 +282,7 @@ async fn put_blob_drops_what_is_staged_and_has_no_blocks() {
 }
 
 #[tokio::test]
-async fn staged_blocks_are_gone_a_week_after_the_last_one() {
+async fn staged_blocks_expire_a_week_after_the_last_one() {
     let server = start().await;
     server.create_container("con").await;
     const DAY: u64 = 86_400;
@@ -303,7 +307,7 @@ async fn staged_blocks_are_gone_a_week_after_the_last_one() {
 }
 
 #[tokio::test]
-async fn what_has_only_staged_blocks_can_be_leased_and_then_needs_the_lease() {
+async fn uncommitted_blob_can_be_leased_and_then_requires_the_lease_id() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block("/con/b", "a", "1").await.expect(201);
@@ -339,7 +343,7 @@ async fn what_has_only_staged_blocks_can_be_leased_and_then_needs_the_lease() {
 }
 
 #[tokio::test]
-async fn blocks_take_a_signature_that_may_write() {
+async fn block_operations_require_write_permission() {
     let server = start().await;
     server.create_container("things").await;
     let resource = Resource { service: ServiceKind::Blob, account: ACCOUNT, path: "things/b", timestamp: "" };
@@ -357,7 +361,7 @@ async fn blocks_take_a_signature_that_may_write() {
 }
 
 #[tokio::test]
-async fn lists_are_conditional() {
+async fn put_block_list_obeys_conditions() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block("/con/b", "a", "1").await.expect(201);
@@ -373,13 +377,13 @@ async fn lists_are_conditional() {
 }
 
 #[tokio::test]
-async fn fifty_thousand_blocks_are_committed_and_rearranged() {
+async fn fifty_thousand_blocks_can_be_committed_and_rearranged() {
     let server = start().await;
     server.create_container("con").await;
     let puts = (0..250).map(|n| {
         let server = &server;
         async move {
-            // Some in the row, some in extents.
+            // Use both inline content and extents.
             let body = vec![n as u8; if n % 2 == 0 { 100 } else { 9000 }];
             server.put_block("/con/b", &format!("{n:03}"), body).await.expect(201);
         }
@@ -401,7 +405,7 @@ async fn fifty_thousand_blocks_are_committed_and_rearranged() {
 }
 
 #[tokio::test]
-async fn a_list_of_few_blocks_removes_their_rows_and_one_of_many_leaves_them_for_later() {
+async fn commit_removes_rows_of_few_blocks_and_leaves_many_to_the_background() {
     let server = start().await;
     server.create_container("con").await;
     server.stage_many("/con/few", 200).await;
@@ -409,7 +413,11 @@ async fn a_list_of_few_blocks_removes_their_rows_and_one_of_many_leaves_them_for
     assert_eq!((server.blob_rows(), server.service.dropped_due()), (1, false));
     server.stage_many("/con/few", 2).await;
     server.commit_many("/con/few", 1).await.expect(201);
-    assert_eq!((server.blob_rows(), server.service.dropped_due()), (2, true), "one block was not listed");
+    assert_eq!(
+        (server.blob_rows(), server.service.dropped_due()),
+        (2, true),
+        "one staged block was not listed"
+    );
     assert_eq!(server.service.remove_dropped(Pace::FULL).await.unwrap(), 1);
 
     server.stage_many("/con/many", 700).await;
@@ -421,13 +429,17 @@ async fn a_list_of_few_blocks_removes_their_rows_and_one_of_many_leaves_them_for
     assert!(server.blocks("/con/many").await.ends_with(" | "), "dropped blocks are not staged");
     server.put_block_list("/con/many", "", "u:00000").await.refused(400, "InvalidBlockList");
     assert_eq!(server.service.remove_dropped(Pace::FULL).await.unwrap(), 700);
-    assert_eq!((server.watched.interposer.take_writes(), server.blob_rows()), (3, 2), "250 rows at a time");
+    assert_eq!(
+        (server.watched.interposer.take_writes(), server.blob_rows()),
+        (3, 2),
+        "each commit removes 250 rows"
+    );
     assert!(!server.service.dropped_due());
     assert_eq!(server.get("/con/many", "").await.body, all);
 }
 
 #[tokio::test]
-async fn blocks_are_staged_anew_beside_dropped_ones_of_the_same_names() {
+async fn new_blocks_may_have_the_names_of_dropped_ones() {
     let server = start().await;
     server.create_container("con").await;
     server.stage_many("/con/b", 300).await;
@@ -443,7 +455,7 @@ async fn blocks_are_staged_anew_beside_dropped_ones_of_the_same_names() {
 }
 
 #[tokio::test]
-async fn a_request_whose_client_disconnects_leaves_a_note_of_the_blocks_that_it_drops() {
+async fn dropped_blocks_are_recorded_if_the_client_disconnects() {
     let server = start().await;
     server.create_container("con").await;
     server.stage_many("/con/b", 3).await;
@@ -456,7 +468,7 @@ async fn a_request_whose_client_disconnects_leaves_a_note_of_the_blocks_that_it_
     queueing.dropped().await;
     assert!(server.service.dropped_due());
 
-    // The chore is dropped at its first step. The note stays.
+    // Dropping the future at its first await keeps the record.
     let mut chore = std::pin::pin!(server.service.remove_dropped(Pace::FULL));
     std::future::poll_fn(|context| {
         let _ = chore.as_mut().poll(context);
@@ -468,7 +480,7 @@ async fn a_request_whose_client_disconnects_leaves_a_note_of_the_blocks_that_it_
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_blocks_can_be_staged() {
+async fn at_most_a_hundred_thousand_blocks_can_be_staged() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block("/con/b", "a", "1").await.expect(201);
@@ -483,7 +495,7 @@ async fn a_hundred_thousand_blocks_can_be_staged() {
 }
 
 #[tokio::test]
-async fn what_was_deleted_can_be_restored_although_blocks_are_staged_for_another() {
+async fn deleted_blob_is_restored_as_a_snapshot_after_blocks_were_staged() {
     let server = start().await;
     server.create_container("con").await;
     server.soft_delete(Some(3)).await;
@@ -505,7 +517,7 @@ async fn what_was_deleted_can_be_restored_although_blocks_are_staged_for_another
 }
 
 #[tokio::test]
-async fn an_archived_blob_takes_no_blocks_and_no_properties_but_tags_and_a_lease() {
+async fn archived_blob_refuses_blocks_and_properties_and_accepts_tags_and_leases() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block_blob("/con/b", "old").await;
@@ -521,7 +533,7 @@ async fn an_archived_blob_takes_no_blocks_and_no_properties_but_tags_and_a_lease
 }
 
 #[tokio::test]
-async fn what_is_held_is_not_changed() {
+async fn legal_hold_refuses_changes() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block_blob("/con/b", "old").await;

@@ -1,5 +1,5 @@
-//! Two clocks: the rules go by the store's, which never runs backwards; credentials are judged by the
-//! machine's.
+//! The two clocks: rules use the store's clock, which never runs backward, and credentials are checked by the
+//! machine's clock.
 
 use lazuli_auth::sign;
 use lazuli_concurrency::Span;
@@ -10,7 +10,7 @@ use crate::support::{ACCOUNT, NOW, TestServer, key, start};
 const HOUR: Span = Span::seconds(3600);
 const YEAR: Span = Span::seconds(365 * 24 * 3600);
 
-/// Returns the target with a signature that holds for an hour.
+/// Returns the target with a signature that is valid for an hour.
 fn signed_for_an_hour(target: &str) -> String {
     let expiry = date::iso8601_seconds(NOW + HOUR);
     let fields = [("sv", "2022-11-02"), ("ss", "b"), ("srt", "sco"), ("sp", "rwd"), ("se", &expiry)];
@@ -18,7 +18,7 @@ fn signed_for_an_hour(target: &str) -> String {
     format!("{target}{separator}{}", sign::account_sas(ACCOUNT, &key(), &fields))
 }
 
-/// Returns a server whose machine once was a year ahead, which the store never forgets.
+/// Starts a server whose machine clock was once a year ahead. The store keeps that time.
 async fn start_a_year_ahead() -> TestServer {
     let server = start().await;
     server.create_container("things").await;
@@ -32,7 +32,7 @@ async fn start_a_year_ahead() -> TestServer {
 }
 
 #[tokio::test]
-async fn a_store_that_is_ahead_of_the_machine_lets_in_what_is_signed_today() {
+async fn signatures_of_today_are_valid_if_the_store_clock_is_ahead() {
     let server = start_a_year_ahead().await;
     server.signed("GET", "/things/one", "", "").await.expect(200);
     server.send("GET", &signed_for_an_hour("/things/one"), "", "").await.expect(200);
@@ -53,7 +53,7 @@ async fn a_store_that_is_ahead_of_the_machine_lets_in_what_is_signed_today() {
 }
 
 #[tokio::test]
-async fn a_signature_ends_by_the_machine_even_if_the_store_stands_still() {
+async fn signature_expires_by_the_machine_clock() {
     let server = start_a_year_ahead().await;
     let target = signed_for_an_hour("/things/one");
     server.send("GET", &target, "", "").await.expect(200);

@@ -1,8 +1,8 @@
-//! Condition headers, and which operations change a blob's tag: the rows of the tables of the specification.
+//! Condition headers, and which operations change a blob's `ETag`: the documented tables.
 
 use crate::support::{Reply, TestServer, start};
 
-/// A write to a blob that is there: its name, the type of blob, its query, headers and body.
+/// A write to an existing blob: its name, the type of blob, and its query, headers and body.
 type Write = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
 const WRITES: [Write; 11] = [
@@ -35,7 +35,7 @@ impl TestServer {
     }
 }
 
-/// Headers that the current state meets, and headers that it does not.
+/// Returns headers that the current state meets, and headers that it does not.
 fn conditions(current: &Reply) -> [(char, String, String); 4] {
     let (etag, date) = (current.etag(), current.header("last-modified").unwrap());
     let before = "Thu, 01 Jan 2026 00:00:00 GMT";
@@ -48,7 +48,7 @@ fn conditions(current: &Reply) -> [(char, String, String); 4] {
 }
 
 #[tokio::test]
-async fn a_write_goes_ahead_if_its_one_condition_is_met() {
+async fn write_succeeds_if_its_condition_is_met() {
     let server = start().await;
     server.create_container("con").await;
     for (n, (name, kind, query, own, body)) in WRITES.iter().enumerate() {
@@ -64,7 +64,7 @@ async fn a_write_goes_ahead_if_its_one_condition_is_met() {
             let reply = write(met).await;
             assert!(reply.status.is_success(), "{name} {header}: {:?}", reply.outcome());
         }
-        // In the two pairs that are allowed, the tag decides.
+        // In the two allowed pairs, the `ETag` decides.
         for (tag, date) in [(0, 3), (1, 2)] {
             let current = server.make(&blob, kind).await;
             let all = conditions(&current);
@@ -87,7 +87,7 @@ async fn a_write_goes_ahead_if_its_one_condition_is_met() {
 }
 
 #[tokio::test]
-async fn what_must_not_exist_or_must_exist_is_judged_by_what_the_operation_does() {
+async fn existence_conditions_depend_on_whether_the_operation_creates() {
     let server = start().await;
     server.create_container("con").await;
     for (n, (name, kind, query, own, body)) in WRITES.iter().enumerate() {
@@ -116,12 +116,12 @@ async fn what_must_not_exist_or_must_exist_is_judged_by_what_the_operation_does(
 }
 
 #[tokio::test]
-async fn a_read_combines_its_conditions_as_in_the_table() {
+async fn read_combines_conditions_as_documented() {
     let server = start().await;
     server.create_container("con").await;
     let current = server.put_block_blob("/con/b", "content").await;
     let all = conditions(&current);
-    // Upper case: met; lower case: unmet; a dot: not sent. In the order M, U, N, S.
+    // Upper case: met. Lower case: unmet. A dot: not sent. In the order M, U, N, S.
     for (row, status) in [
         ("m...", 412),
         ("mUNS", 412),
@@ -165,7 +165,7 @@ async fn a_read_combines_its_conditions_as_in_the_table() {
 }
 
 #[tokio::test]
-async fn operations_change_the_tag_or_do_not_as_the_table_says() {
+async fn operations_change_the_etag_as_documented() {
     let server = start().await;
     server.create_container("con").await;
     let lease = "x-ms-lease-action: acquire\nx-ms-lease-duration: 15";
@@ -194,9 +194,9 @@ async fn operations_change_the_tag_or_do_not_as_the_table_says() {
             assert_eq!(etag, now.etag(), "{name}");
         }
         server.get(&blob, "").await.expect(200);
-        assert_eq!(server.head(&blob, "").await.etag(), now.etag(), "reads change nothing");
+        assert_eq!(server.head(&blob, "").await.etag(), now.etag(), "reads keep the ETag");
     }
     let (one, two) = (server.put_block_blob("/con/x", "1").await, server.put_block_blob("/con/x", "1").await);
     assert_eq!(one.header("last-modified"), two.header("last-modified"));
-    assert_ne!(one.etag(), two.etag(), "two writes in one second");
+    assert_ne!(one.etag(), two.etag(), "two writes in one second have different ETags");
 }

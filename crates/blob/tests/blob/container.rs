@@ -7,7 +7,7 @@ use lazuli_account::Setting;
 const CON: &str = "/con?restype=container";
 const STATES: [&str; 5] = ["available", "leased", "breaking", "broken", "expired"];
 
-/// Returns a document of access policies.
+/// Renders a document of access policies.
 fn policies(ids: &[&str]) -> String {
     let identifiers = ids.iter().map(|id| {
         format!(
@@ -25,7 +25,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn a_container_says_what_it_is() {
+async fn container_properties_are_reported() {
     let server = start().await;
     let created = server.put(CON, "x-ms-meta-colour: blue", "").await.expect(201);
     for method in ["GET", "HEAD"] {
@@ -51,7 +51,7 @@ async fn a_container_says_what_it_is() {
 }
 
 #[tokio::test]
-async fn names_are_checked_and_some_belong_to_the_service() {
+async fn container_names_are_checked_and_system_names_refused() {
     let server = start().await;
     for (name, outcome) in [
         ("ab", (400, "OutOfRangeInput")),
@@ -86,7 +86,7 @@ async fn metadata_is_replaced_as_a_whole() {
 }
 
 #[tokio::test]
-async fn the_tag_changes_with_the_container_and_not_with_its_lease_or_its_blobs() {
+async fn container_etag_changes_with_its_properties_but_not_with_leases_or_blobs() {
     let server = start().await;
     let mut tag = server.put(CON, "", "").await.expect(201).etag().to_owned();
     for (change, what) in [
@@ -119,7 +119,7 @@ async fn the_tag_changes_with_the_container_and_not_with_its_lease_or_its_blobs(
 }
 
 #[tokio::test]
-async fn all_four_conditions_are_judged_on_every_change_of_a_container() {
+async fn every_container_change_checks_all_four_conditions() {
     let server = start().await;
     let created = server.put(CON, "", "").await.expect(201);
     let date = created.header("last-modified").unwrap();
@@ -138,7 +138,7 @@ async fn all_four_conditions_are_judged_on_every_change_of_a_container() {
         for reply in [metadata, acl, lease, delete] {
             reply.refused(412, "ConditionNotMet");
         }
-        // Reads of containers know no conditions.
+        // Reads of containers ignore conditions.
         server.get(CON, condition).await.expect(200);
     }
     let both = "if-match: \"0x1\"\nif-none-match: \"0x1\"";
@@ -151,7 +151,7 @@ async fn all_four_conditions_are_judged_on_every_change_of_a_container() {
 }
 
 #[tokio::test]
-async fn only_the_delete_of_a_leased_container_needs_the_id_and_a_sent_id_is_asserted() {
+async fn only_deleting_a_leased_container_requires_the_id_and_a_wrong_id_is_refused() {
     let server = start().await;
     const ABSENT: &str = "412 LeaseNotPresentWithContainerOperation";
     const OTHER: &str = "412 LeaseIdMismatchWithContainerOperation";
@@ -176,16 +176,16 @@ async fn only_the_delete_of_a_leased_container_needs_the_id_and_a_sent_id_is_ass
                 server.set_acl(&name, &lines, String::new()).await,
             ];
             for (at, reply) in uses.into_iter().enumerate() {
-                assert_eq!(told(&reply), used[column], "use {at} with {words} of {state}");
+                assert_eq!(outcome_text(&reply), used[column], "use {at} with {words} of {state}");
             }
             assert_eq!(
                 server.lease_state(&con).await,
                 *state,
-                "use leaves a lease alone, also one that has ended"
+                "using the container keeps its lease, even an ended one"
             );
             server.put_block_blob(&format!("/{name}/b"), "").await;
             assert_eq!(
-                told(&server.delete(&con, &lines).await),
+                outcome_text(&server.delete(&con, &lines).await),
                 deleted[column],
                 "delete with {words} of {state}"
             );
@@ -193,7 +193,7 @@ async fn only_the_delete_of_a_leased_container_needs_the_id_and_a_sent_id_is_ass
     }
 }
 
-fn told(reply: &Reply) -> String {
+fn outcome_text(reply: &Reply) -> String {
     match reply.header("x-ms-error-code") {
         Some(code) => format!("{} {code}", reply.status.as_u16()),
         None => reply.status.as_u16().to_string(),
@@ -201,7 +201,7 @@ fn told(reply: &Reply) -> String {
 }
 
 #[tokio::test]
-async fn access_policies_come_back_as_they_were_set() {
+async fn access_policies_round_trip() {
     let server = start().await;
     server.create_container("con").await;
     let target = format!("{CON}&comp=acl");
@@ -216,7 +216,7 @@ async fn access_policies_come_back_as_they_were_set() {
     assert_eq!(set.text().matches("<Permission>rl</Permission>").count(), 2);
     assert!(set.text().contains("<Id>one</Id>"), "{}", set.text());
     assert_eq!(server.signed("HEAD", &target, "", "").await.expect(200).etag(), set.etag());
-    // What is not sent again is gone.
+    // Policies that are omitted are removed.
     server.set_acl("con", "", String::new()).await.expect(200);
     assert_eq!(server.signed("GET", &target, "", "").await.header("x-ms-blob-public-access"), None);
 
@@ -227,12 +227,12 @@ async fn access_policies_come_back_as_they_were_set() {
     let level = server.set_acl("con", "x-ms-blob-public-access: everybody", String::new()).await;
     level.refused(400, "InvalidHeaderValue");
     server.set_acl("none", "", String::new()).await.refused(404, "ContainerNotFound");
-    // No signature in a URI allows that.
+    // A signature in a URI does not allow this operation.
     server.get(&target, "").await.refused(403, "AuthorizationFailure");
 }
 
 #[tokio::test]
-async fn anybody_reads_what_is_public_and_nothing_else() {
+async fn anonymous_callers_read_only_public_blobs_and_containers() {
     let server = start().await;
     let list = |container: &str| format!("/{container}?restype=container&comp=list");
     for (name, level) in [("none", ""), ("blobs", "blob"), ("all", "container")] {
@@ -253,7 +253,7 @@ async fn anybody_reads_what_is_public_and_nothing_else() {
         let write = server.send("PUT", &format!("/{container}/b"), "x-ms-blob-type: BlockBlob", "").await;
         write.refused(401, "NoAuthenticationInformation");
     }
-    // Made private, and public, by Set Container ACL.
+    // Set Container ACL makes containers private and public.
     server.set_acl("all", "", String::new()).await.expect(200);
     server.send("GET", "/all/b", "", "").await.expect(401);
     server.set_acl("none", "x-ms-blob-public-access: blob", String::new()).await.expect(200);
@@ -268,7 +268,7 @@ async fn anybody_reads_what_is_public_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn there_are_no_sessions_so_clients_keep_their_tokens() {
+async fn create_session_is_refused_so_clients_keep_their_tokens() {
     let server = start().await;
     server.create_container("con").await;
     let body = "<CreateSessionRequest><AuthenticationType>HMAC</AuthenticationType></CreateSessionRequest>";

@@ -11,7 +11,7 @@ const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 const SYNC: &str = "x-ms-requires-sync: true";
 const LEASE: &str = "12345678-1234-1234-1234-123456789012";
 
-/// The ways to copy a whole block blob: headers in addition to the source, and the status of success.
+/// The ways to copy a whole block blob: headers in addition to the source, and the success status.
 const WAYS: [(&str, u16); 3] = [("", 202), (SYNC, 202), (BLOCK, 201)];
 
 impl TestServer {
@@ -19,13 +19,13 @@ impl TestServer {
         format!("http://{}/{account}{target}", self.address)
     }
 
-    /// Returns a copy from a URL, or from what the caller owns: that has to bring a signature where Copy Blob
-    /// does without.
+    /// Copies from a URL, or from a blob of the caller. Operations other than Copy Blob need a signature for
+    /// the latter.
     async fn copy(&self, from: &str, to: &str, headers: &str) -> Reply {
-        let within_the_request = [BLOCK, SYNC].into_iter().any(|way| headers.contains(way));
+        let is_synchronous = [BLOCK, SYNC].into_iter().any(|way| headers.contains(way));
         let source = match from.starts_with("http") {
             true => from.to_owned(),
-            false if within_the_request => allowed(&self.url(ACCOUNT, from)),
+            false if is_synchronous => allowed(&self.url(ACCOUNT, from)),
             false => self.url(ACCOUNT, from),
         };
         self.put(to, &format!("x-ms-copy-source: {source}\n{headers}"), "").await
@@ -38,7 +38,7 @@ fn account_sas(account: &str, permissions: &str, expiry: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_copy_has_the_bytes_the_headers_and_the_metadata_of_its_source() {
+async fn copy_has_the_bytes_headers_and_metadata_of_its_source() {
     let server = start().await;
     server.create_container("things").await;
     for (way, status) in WAYS {
@@ -62,7 +62,7 @@ async fn a_copy_has_the_bytes_the_headers_and_the_metadata_of_its_source() {
 }
 
 #[tokio::test]
-async fn a_source_may_have_encoded_slashes() {
+async fn source_url_may_have_encoded_slashes() {
     let server = start().await;
     server.create_container("things").await;
     server.put("/things/d%20%C3%A4/source", BLOCK, "abc").await.expect(201);
@@ -84,7 +84,7 @@ async fn a_source_may_have_encoded_slashes() {
 }
 
 #[tokio::test]
-async fn the_copy_says_where_it_came_from() {
+async fn copy_reports_its_source() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block_blob("/things/source", "hello").await;
@@ -103,7 +103,7 @@ async fn the_copy_says_where_it_came_from() {
 }
 
 #[tokio::test]
-async fn copy_blob_from_url_tells_the_crc64_and_the_md5_only_if_that_was_sent() {
+async fn copy_blob_from_url_reports_the_crc64_and_the_md5_only_if_it_was_sent() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block_blob("/things/source", "hello").await;
@@ -117,7 +117,7 @@ async fn copy_blob_from_url_tells_the_crc64_and_the_md5_only_if_that_was_sent() 
         let copied =
             server.copy("/things/source", "/things/copy", &format!("{SYNC}\n{sent}")).await.expect(202);
         assert_eq!((copied.header("x-ms-content-crc64"), copied.header("content-md5")), (crc64, expected));
-        // Older versions know no CRC64, and the server does not read the source to report another digest.
+        // Older versions have no CRC64, and the server does not read the source to report another digest.
         let old = format!("{SYNC}\nx-ms-version: 2018-11-09\n{sent}");
         let copied = server.copy("/things/source", "/things/copy", &old).await.expect(202);
         assert_eq!((copied.header("x-ms-content-crc64"), copied.header("content-md5")), (None, expected));
@@ -125,7 +125,7 @@ async fn copy_blob_from_url_tells_the_crc64_and_the_md5_only_if_that_was_sent() 
 }
 
 #[tokio::test]
-async fn a_copy_is_told_until_the_blob_is_replaced_or_its_properties_are_set() {
+async fn copy_state_is_reported_until_the_blob_is_replaced_or_its_properties_are_set() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block_blob("/things/block", "hello").await;
@@ -133,7 +133,7 @@ async fn a_copy_is_told_until_the_blob_is_replaced_or_its_properties_are_set() {
     let page = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512";
     server.put("/things/page", page, "").await.expect(201);
     let write = "x-ms-page-write: update\nx-ms-range: bytes=0-511";
-    for (source, query, headers, body, is_told) in [
+    for (source, query, headers, body, is_reported) in [
         ("block", "?comp=metadata", "x-ms-meta-a: 1", String::new(), true),
         ("append", "?comp=appendblock", "", "more".into(), true),
         ("page", "?comp=page", write, "x".repeat(512), true),
@@ -146,12 +146,16 @@ async fn a_copy_is_told_until_the_blob_is_replaced_or_its_properties_are_set() {
         let changed = server.put(&format!("{target}{query}"), headers, body).await;
         assert!(changed.status.is_success(), "{query} {}", changed.text());
         let head = server.head(&target, "").await.expect(200);
-        assert_eq!(head.header("x-ms-copy-id"), copied.header("x-ms-copy-id").filter(|_| is_told), "{query}");
+        assert_eq!(
+            head.header("x-ms-copy-id"),
+            copied.header("x-ms-copy-id").filter(|_| is_reported),
+            "{query}"
+        );
     }
 }
 
 #[tokio::test]
-async fn metadata_of_the_request_replaces_that_of_the_source() {
+async fn metadata_in_the_request_replaces_that_of_the_source() {
     let server = start().await;
     server.create_container("things").await;
     server
@@ -168,7 +172,7 @@ async fn metadata_of_the_request_replaces_that_of_the_source() {
 }
 
 #[tokio::test]
-async fn a_blob_can_be_copied_over_itself_and_is_then_new() {
+async fn blob_copied_over_itself_has_a_new_etag() {
     let server = start().await;
     server.create_container("things").await;
     let put = server.put_block_blob("/things/b", "hello").await;
@@ -181,7 +185,7 @@ async fn a_blob_can_be_copied_over_itself_and_is_then_new() {
 }
 
 #[tokio::test]
-async fn a_copy_keeps_its_bytes_when_the_source_goes() {
+async fn copy_keeps_its_bytes_when_the_source_is_deleted() {
     let server = start().await;
     server.create_container("things").await;
     let body = Bytes::from(vec![7; 300_000]);
@@ -193,7 +197,7 @@ async fn a_copy_keeps_its_bytes_when_the_source_goes() {
 }
 
 #[tokio::test]
-async fn what_is_no_source_is_refused() {
+async fn invalid_copy_source_is_refused() {
     let server = start().await;
     server.create_container("things").await;
     let none = server.url(ACCOUNT, "/things/none");
@@ -228,7 +232,7 @@ async fn what_is_no_source_is_refused() {
 }
 
 #[tokio::test]
-async fn a_source_that_is_read_within_the_request_has_to_be_public_or_bring_credentials() {
+async fn synchronous_copy_requires_a_public_source_or_credentials() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block_blob("/things/source", "hello").await;
@@ -251,7 +255,7 @@ async fn a_source_that_is_read_within_the_request_has_to_be_public_or_bring_cred
 }
 
 #[tokio::test]
-async fn conditions_on_the_source() {
+async fn source_conditions_are_checked() {
     let server = start().await;
     server.create_container("things").await;
     let etag = server.put_block_blob("/things/source", "hello").await.etag().to_owned();
@@ -278,7 +282,7 @@ async fn conditions_on_the_source() {
 }
 
 #[tokio::test]
-async fn conditions_on_the_target() {
+async fn target_conditions_are_checked() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block_blob("/things/source", "hello").await;
@@ -299,7 +303,7 @@ async fn conditions_on_the_target() {
 }
 
 #[tokio::test]
-async fn the_target_of_copy_blob_may_have_an_infinite_lease_only() {
+async fn copy_blob_target_may_have_only_an_infinite_lease() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block_blob("/things/source", "hello").await;
@@ -326,12 +330,12 @@ async fn the_target_of_copy_blob_may_have_an_infinite_lease_only() {
         let sync = format!("{with_id}\nx-ms-requires-sync: true");
         server.copy("/things/source", &target, &sync).await.expect(sync_status);
         let head = server.head(&target, "").await;
-        assert_eq!(head.header("x-ms-lease-state"), Some("leased"), "a copy leaves the lease");
+        assert_eq!(head.header("x-ms-lease-state"), Some("leased"), "a copy keeps the lease");
     }
 }
 
 #[tokio::test]
-async fn a_target_of_another_type_is_refused() {
+async fn copy_to_a_blob_of_another_type_is_refused() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block_blob("/things/source", "hello").await;
@@ -359,7 +363,7 @@ async fn a_target_of_another_type_is_refused() {
 }
 
 #[tokio::test]
-async fn the_copy_of_an_append_blob_is_sealed_like_its_source_unless_the_request_says_otherwise() {
+async fn append_blob_copy_is_sealed_like_its_source_by_default() {
     let server = start().await;
     server.create_container("things").await;
     server.put("/things/append", "x-ms-blob-type: AppendBlob", "").await.expect(201);
@@ -375,7 +379,7 @@ async fn the_copy_of_an_append_blob_is_sealed_like_its_source_unless_the_request
 }
 
 #[tokio::test]
-async fn an_archived_source_is_copied_to_an_online_tier_only() {
+async fn archived_source_is_copied_only_to_an_online_tier() {
     let server = start().await;
     server.create_container("things").await;
     server.put("/things/source", &format!("{BLOCK}\nx-ms-access-tier: Archive"), "hello").await.expect(201);
@@ -400,7 +404,7 @@ async fn an_archived_source_is_copied_to_an_online_tier_only() {
 }
 
 #[tokio::test]
-async fn a_source_of_another_account_needs_a_signature_or_to_be_public() {
+async fn source_in_another_account_must_be_public_or_signed() {
     let server = start().await;
     server.create_container("things").await;
     let all = account_sas(OTHER_ACCOUNT, "rwdlac", "2099-12-31T00:00:00Z");
@@ -433,11 +437,11 @@ async fn a_source_of_another_account_needs_a_signature_or_to_be_public() {
     }
     server.copy(&format!("{secret}?{all}"), "/things/copy", "").await.expect(202);
     let shown = server.head("/things/copy", "").await.header("x-ms-copy-source").unwrap().to_owned();
-    assert_eq!(shown, secret, "the signature is not shown");
+    assert_eq!(shown, secret, "the reported URL has no signature");
 }
 
 #[tokio::test]
-async fn a_signature_that_lets_the_caller_write_does_not_let_it_read() {
+async fn write_signature_does_not_authorize_reading_the_source() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block_blob("/things/source", "hello").await;
@@ -451,13 +455,13 @@ async fn a_signature_that_lets_the_caller_write_does_not_let_it_read() {
     let read = account_sas(ACCOUNT, "r", "2099-12-31T00:00:00Z");
     copy(write(), format!("{plain}?{read}")).await.expect(202);
     copy(account_sas(ACCOUNT, "rwc", "2099-12-31T00:00:00Z"), plain.clone()).await.expect(202);
-    // A signature in the URL decides, even if the caller could do without.
+    // A signature in the URL is checked even if the caller does not need one.
     let bad = format!("{plain}?{}", account_sas(ACCOUNT, "w", "2099-12-31T00:00:00Z"));
     server.copy(&bad, "/things/copy", "").await.refused(403, "CannotVerifyCopySource");
 }
 
 #[tokio::test]
-async fn a_signature_for_https_does_not_read_a_source_over_http() {
+async fn https_signature_does_not_authorize_a_source_over_http() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block_blob("/things/source", "hello").await;
@@ -473,14 +477,14 @@ async fn a_signature_for_https_does_not_read_a_source_over_http() {
             ("se", "2099-12-31T00:00:00Z"),
         ];
         let source = format!("{plain}?{}", sign::service_sas(&resource, &key(), &fields));
-        // The request itself, and the signature in it, came over HTTP.
+        // The request with the signature came over HTTP.
         let reply = server.copy(&source, "/things/copy", SYNC).await;
         assert_eq!(reply.status.as_u16(), status, "{protocol} {}", reply.text());
     }
 }
 
 #[tokio::test]
-async fn the_digest_of_the_source_is_verified() {
+async fn source_digest_is_verified() {
     let server = start().await;
     server.create_container("things").await;
     let put = server.put_block_blob("/things/source", "hello").await;
@@ -502,7 +506,7 @@ async fn the_digest_of_the_source_is_verified() {
 }
 
 #[tokio::test]
-async fn put_blob_from_url_takes_the_properties_of_the_source_unless_it_is_told_not_to() {
+async fn put_blob_from_url_copies_source_properties_by_default() {
     let server = start().await;
     server.create_container("things").await;
     let headers =
@@ -531,7 +535,7 @@ async fn put_blob_from_url_takes_the_properties_of_the_source_unless_it_is_told_
 }
 
 #[tokio::test]
-async fn abort_needs_a_copy_that_is_pending() {
+async fn abort_requires_a_pending_copy() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block_blob("/things/source", "hello").await;
@@ -551,7 +555,7 @@ async fn abort_needs_a_copy_that_is_pending() {
 }
 
 #[tokio::test]
-async fn host_style_and_other_names_of_this_machine_are_this_server() {
+async fn host_style_urls_and_other_names_of_the_machine_are_local_sources() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block_blob("/things/a%20%C3%A9", "hello").await;
@@ -569,7 +573,7 @@ async fn host_style_and_other_names_of_this_machine_are_this_server() {
 }
 
 #[tokio::test]
-async fn copy_blob_from_url_takes_up_to_256_mib() {
+async fn copy_blob_from_url_accepts_sources_up_to_256_mib() {
     let server = start().await;
     server.create_container("things").await;
     for (length, status) in [(256 << 20, 202), ((256 << 20) + 512, 409)] {
@@ -588,7 +592,7 @@ async fn copy_blob_from_url_takes_up_to_256_mib() {
 }
 
 #[tokio::test]
-async fn a_snapshot_or_an_earlier_version_is_promoted_by_copying_it_over_the_blob() {
+async fn copying_a_snapshot_or_version_over_its_blob_promotes_it() {
     let server = start().await;
     server.set(Setting::BlobVersioning(true)).await;
     server.create_container("things").await;
@@ -605,7 +609,7 @@ async fn a_snapshot_or_an_earlier_version_is_promoted_by_copying_it_over_the_blo
         assert_eq!((got.text(), got.header("x-ms-version-id")), ("first", copied.header("x-ms-version-id")));
         let shown = got.header("x-ms-copy-source").unwrap();
         assert!(shown.ends_with(&source), "{shown}");
-        assert_eq!(server.get(&source, "").await.expect(200).text(), "first", "it is still there");
+        assert_eq!(server.get(&source, "").await.expect(200).text(), "first", "the source still exists");
     }
     let none = "/things/b?snapshot=2020-01-01T00:00:00.0000000Z";
     server.copy(none, "/things/b", "").await.refused(404, "BlobNotFound");
@@ -614,7 +618,7 @@ async fn a_snapshot_or_an_earlier_version_is_promoted_by_copying_it_over_the_blo
 }
 
 #[tokio::test]
-async fn the_copy_of_a_block_blob_has_its_blocks() {
+async fn copy_of_a_block_blob_has_its_block_list() {
     let server = start().await;
     server.create_container("things").await;
     server.put_block("/things/source", "a", "one").await.expect(201);
@@ -634,7 +638,7 @@ async fn the_copy_of_a_block_blob_has_its_blocks() {
 }
 
 #[tokio::test]
-async fn a_copy_over_itself_never_brings_back_what_was_replaced() {
+async fn copy_over_itself_never_restores_a_replaced_state() {
     let server = std::sync::Arc::new(start().await);
     server.create_container("things").await;
     server.put_block_blob("/things/b", "0").await;
@@ -656,7 +660,7 @@ async fn a_copy_over_itself_never_brings_back_what_was_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_copy_over_itself_has_the_bytes_whose_digest_it_tells() {
+async fn copy_over_itself_has_the_bytes_of_the_reported_digest() {
     let server = std::sync::Arc::new(start().await);
     server.create_container("things").await;
     for (way, outcome) in [("", (202, "")), (SYNC, (412, "SourceConditionNotMet"))] {
@@ -677,7 +681,7 @@ async fn a_copy_over_itself_has_the_bytes_whose_digest_it_tells() {
 }
 
 #[tokio::test]
-async fn a_copy_is_encrypted_as_its_container_and_its_request_say() {
+async fn copy_is_encrypted_as_its_container_and_request_demand() {
     let server = start().await;
     for scope in ["one", "two"] {
         server.set(Setting::AddEncryptionScope(scope.into())).await;
@@ -718,12 +722,12 @@ async fn a_copy_is_encrypted_as_its_container_and_its_request_say() {
     assert_eq!(
         list.text().matches("<Block>").count(),
         2,
-        "the same scope: the content is shared, blocks and all"
+        "the same scope: content and block list are shared"
     );
 }
 
 #[tokio::test]
-async fn encrypted_page_and_append_blobs_are_copied_and_go_on() {
+async fn copies_of_encrypted_page_and_append_blobs_can_be_written() {
     let server = start().await;
     server.set(Setting::AddEncryptionScope("one".into())).await;
     server.create_container("things").await;
@@ -758,7 +762,7 @@ async fn encrypted_page_and_append_blobs_are_copied_and_go_on() {
 }
 
 #[tokio::test]
-async fn tags_are_those_of_the_request_or_if_asked_for_those_of_the_source() {
+async fn copy_has_the_tags_of_the_request_or_on_request_those_of_the_source() {
     let server = start().await;
     server.create_container("things").await;
     server.put("/things/source", &format!("{BLOCK}\nx-ms-tags: a=1&b=2"), "hello").await.expect(201);
@@ -780,7 +784,7 @@ async fn tags_are_those_of_the_request_or_if_asked_for_those_of_the_source() {
         let odd = format!("{way}\nx-ms-copy-source-tag-option: SOME");
         let odd = server.copy("/things/source", "/things/other", &odd).await;
         if way.is_empty() {
-            // Copy Blob may continue after its request, so it ignores this header.
+            // Copy Blob may complete after its reply, so it ignores this header.
             both.expect(202);
             odd.expect(202);
             assert_eq!(tags().await, "");

@@ -1,4 +1,4 @@
-//! What a shared access signature with `c` alone does to blobs that exist: nothing, whatever the operation.
+//! A shared access signature with `c` alone must not change existing blobs with any operation.
 
 use http::{HeaderMap, HeaderName};
 use lazuli_protocol::request::{Caller, Grant, Request, full};
@@ -9,8 +9,7 @@ use crate::support::{ACCOUNT, Reply, TestServer, allowed, start};
 
 const LIST: &str = "<BlockList><Latest>AAAA</Latest></BlockList>";
 
-/// Carries out an operation on a blob or a container for a caller that may only create. Returns status and
-/// error code.
+/// Runs an operation for a caller with create permission alone. Returns status and error code.
 async fn create(
     server: &TestServer,
     operation: Operation,
@@ -49,25 +48,25 @@ async fn create(
     }
 }
 
-/// All that can be seen of a blob: content, tag, blocks.
-async fn seen(server: &TestServer, blob: &str) -> Vec<String> {
+/// Returns everything that clients can see of a blob: `ETag`, content and blocks.
+async fn visible_state(server: &TestServer, blob: &str) -> Vec<String> {
     let head = server.head(blob, "").await.expect(200);
     let got = server.get(blob, "").await;
     let blocks = server.get(&format!("{blob}?comp=blocklist&blocklisttype=all"), "").await;
-    // An incremental copy cannot be read, and has no blocks. Refusals differ by their request id.
+    // An incremental copy cannot be read and has no blocks. Refusals differ in their request id.
     let body = |reply: Reply| if reply.status == 200 { reply.text().to_owned() } else { String::new() };
     vec![head.etag().to_owned(), body(got), body(blocks)]
 }
 
-/// Returns whether some kind of signature lets the operation through with `c` alone.
-fn lets_creators_through(operation: Operation) -> bool {
+/// Returns whether some kind of signature with `c` alone allows the operation.
+fn is_allowed_with_create_alone(operation: Operation) -> bool {
     let row = operation.row();
     let delegated = operation.delegated_permission(&Query::default(), &HeaderMap::new(), Version::NEWEST);
     [row.account_sas, row.service_sas, delegated].iter().any(|needed| needed.granted_by("c"))
 }
 
 #[tokio::test]
-async fn no_operation_on_blobs_changes_what_exists_for_a_caller_who_may_only_create() {
+async fn create_permission_alone_changes_no_existing_blob() {
     use Operation::*;
     let server = start().await;
     server.create_container("things").await;
@@ -86,11 +85,11 @@ async fn no_operation_on_blobs_changes_what_exists_for_a_caller_who_may_only_cre
     let at_once = format!("{source}\nx-ms-requires-sync: true");
     let overwrite = (403, "UnauthorizedBlobOverwrite");
     for operation in Operation::ALL.iter().filter(|operation| operation.service() == ServiceKind::Blob) {
-        if !lets_creators_through(*operation) {
+        if !is_allowed_with_create_alone(*operation) {
             continue;
         }
         let (object, query, headers, body, expected) = match operation {
-            // They read, or carry requests that bring their own credentials.
+            // These read, or contain sub-requests with their own credentials.
             PreflightBlobRequest
             | GetAccountInformation
             | GetWebContent
@@ -106,21 +105,21 @@ async fn no_operation_on_blobs_changes_what_exists_for_a_caller_who_may_only_cre
             PutBlock => ("b", "blockid=BBBB", "", "new", overwrite),
             PutBlockFromUrl => ("b", "blockid=BBBB", &*source, "", overwrite),
             PutBlockList => ("b", "", "", LIST, overwrite),
-            // A snapshot is new, and leaves its blob as it is.
+            // A snapshot is new and does not change its blob.
             SnapshotBlob => ("b", "", "", "", (201, "")),
             other => panic!("{other:?} has no row here"),
         };
         let blobs = ["/things/b", "/things/copy"];
-        let before = [seen(&server, blobs[0]).await, seen(&server, blobs[1]).await];
+        let before = [visible_state(&server, blobs[0]).await, visible_state(&server, blobs[1]).await];
         let (status, code) = create(&server, *operation, object, query, headers, body).await;
         assert_eq!((status, code.as_str()), expected, "{operation:?}");
-        let after = [seen(&server, blobs[0]).await, seen(&server, blobs[1]).await];
+        let after = [visible_state(&server, blobs[0]).await, visible_state(&server, blobs[1]).await];
         assert_eq!(after, before, "{operation:?}");
     }
 }
 
 #[tokio::test]
-async fn a_caller_who_may_only_create_makes_a_blob_of_blocks_but_replaces_no_staged_block() {
+async fn create_permission_alone_commits_new_blocks_but_replaces_no_staged_block() {
     use Operation::{PutBlock, PutBlockFromUrl, PutBlockList};
     let server = start().await;
     server.create_container("things").await;
@@ -131,7 +130,7 @@ async fn a_caller_who_may_only_create_makes_a_blob_of_blocks_but_replaces_no_sta
         create(&server, operation, "b", query, headers, body).await
     };
     let (created, overwrite) = ((201, String::new()), (403, "UnauthorizedBlobOverwrite".to_owned()));
-    // Another writer has begun.
+    // Another writer has staged a block.
     server.put("/things/b?comp=block&blockid=AAAA", "", "hers").await.expect(201);
     assert_eq!(put(PutBlock, "blockid=AAAA", "", "mine").await, overwrite);
     assert_eq!(put(PutBlockFromUrl, "blockid=AAAA", &source, "").await, overwrite);
@@ -143,7 +142,7 @@ async fn a_caller_who_may_only_create_makes_a_blob_of_blocks_but_replaces_no_sta
     assert_eq!(put(PutBlockList, "", "", LIST).await, overwrite);
     assert_eq!(put(PutBlock, "blockid=CCCC", "", "mine").await, overwrite);
 
-    // Expired blocks, and blocks of a deleted blob, belong to no writer.
+    // Expired blocks and blocks of a deleted blob are not protected.
     server.delete("/things/b", "").await.expect(202);
     assert_eq!(put(PutBlock, "blockid=AAAA", "", "mine").await, created);
     server.advance(8 * 24 * 3600);

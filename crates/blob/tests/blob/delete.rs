@@ -26,7 +26,7 @@ fn version(reply: &Reply) -> String {
 }
 
 #[tokio::test]
-async fn a_deleted_blob_is_gone_for_good_unless_the_account_says_otherwise() {
+async fn delete_is_permanent_by_default() {
     let server = start_with(None, false).await;
     server.put_block_blob("/box/b", "1").await;
     let deleted = server.delete("/box/b", "").await.expect(202);
@@ -41,7 +41,7 @@ async fn a_deleted_blob_is_gone_for_good_unless_the_account_says_otherwise() {
 }
 
 #[tokio::test]
-async fn who_may_delete_versions_only_cannot_delete_the_blob() {
+async fn permission_to_delete_versions_does_not_delete_the_blob() {
     let server = start_with(None, true).await;
     let first = version(&server.put_block_blob("/box/b", "1").await);
     server.put_block_blob("/box/b", "2").await;
@@ -56,7 +56,7 @@ async fn who_may_delete_versions_only_cannot_delete_the_blob() {
 }
 
 #[tokio::test]
-async fn conditions_and_the_lease_decide_about_deleting() {
+async fn delete_obeys_conditions_and_the_lease() {
     let server = start_with(None, false).await;
     let etag = server.put_block_blob("/box/b", "1").await.etag().to_owned();
     server.delete("/box/b", "if-match: \"0x1\"").await.refused(412, "ConditionNotMet");
@@ -79,7 +79,7 @@ async fn conditions_and_the_lease_decide_about_deleting() {
 }
 
 #[tokio::test]
-async fn snapshots_are_deleted_only_with_leave() {
+async fn snapshots_are_deleted_only_if_the_request_says_so() {
     let server = start_with(None, false).await;
     server.put_block_blob("/box/b", "1").await;
     let (first, second) = (server.snapshot("/box/b").await, server.snapshot("/box/b").await);
@@ -137,7 +137,7 @@ async fn more_snapshots_than_a_commit_can_change_are_deleted_and_restored() {
 }
 
 #[tokio::test]
-async fn what_is_soft_deleted_can_be_restored_until_its_days_are_over() {
+async fn soft_deleted_blob_can_be_restored_until_its_retention_ends() {
     let server = start_with(Some(3), false).await;
     let put = server.put("/box/b", "x-ms-blob-type: BlockBlob\nx-ms-meta-a: 1", "1").await.expect(201);
     let snapshot = server.snapshot("/box/b").await;
@@ -158,7 +158,7 @@ async fn what_is_soft_deleted_can_be_restored_until_its_days_are_over() {
     server.get(&snapshot, "").await.expect(200);
 
     server.delete("/box/b", "x-ms-delete-snapshots: include").await.expect(202);
-    // The days of the delete count, not those of today.
+    // The retention at the time of the delete counts, not the current one.
     server.soft_delete(Some(300)).await;
     let server = server.restart().await;
     server.advance(3 * DAY);
@@ -167,7 +167,7 @@ async fn what_is_soft_deleted_can_be_restored_until_its_days_are_over() {
 }
 
 #[tokio::test]
-async fn a_lease_does_not_survive_a_soft_delete() {
+async fn soft_delete_ends_the_lease() {
     let server = start_with(Some(3), false).await;
     server.put_block_blob("/box/b", "1").await;
     let acquire = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
@@ -181,11 +181,11 @@ async fn a_lease_does_not_survive_a_soft_delete() {
 }
 
 #[tokio::test]
-async fn what_an_overwrite_replaces_is_restored_as_a_snapshot() {
+async fn overwritten_state_is_restored_as_a_snapshot() {
     let server = start_with(Some(3), false).await;
     server.put_block_blob("/box/b", "old").await;
     server.put_block_blob("/box/b", "new").await;
-    // A deleted snapshot does not stand in the way of deleting.
+    // A deleted snapshot does not prevent deleting the blob.
     server.delete("/box/b", "").await.expect(202);
     server.put_block_blob("/box/b", "newest").await;
     undelete(&server, "/box/b").await.expect(200);
@@ -194,7 +194,7 @@ async fn what_an_overwrite_replaces_is_restored_as_a_snapshot() {
 }
 
 #[tokio::test]
-async fn under_versioning_a_delete_makes_the_current_version_an_earlier_one() {
+async fn delete_with_versioning_turns_the_current_version_into_an_earlier_one() {
     for days in [None, Some(3)] {
         let server = start_with(days, true).await;
         let first = version(&server.put_block_blob("/box/b", "1").await);
@@ -230,14 +230,14 @@ async fn under_versioning_a_delete_makes_the_current_version_an_earlier_one() {
 }
 
 #[tokio::test]
-async fn versioning_can_be_switched_on_and_off_over_existing_blobs() {
+async fn versioning_can_be_switched_on_and_off_with_existing_blobs() {
     let server = start_with(None, false).await;
     let before = server.put_block_blob("/box/b", "before").await;
     assert_eq!(before.header("x-ms-version-id"), None);
     server.versioning(true).await;
     let on = version(&server.put_block_blob("/box/b", "on").await);
     server.versioning(false).await;
-    // The current version persists as an earlier one; what replaces it is no version.
+    // The current version is kept as an earlier one. The state that replaces it has no version.
     let off = server.put_block_blob("/box/b", "off").await;
     assert_eq!(off.header("x-ms-version-id"), None);
     assert_eq!(server.get("/box/b", "").await.header("x-ms-version-id"), None);
@@ -250,7 +250,7 @@ async fn versioning_can_be_switched_on_and_off_over_existing_blobs() {
 }
 
 #[tokio::test]
-async fn only_what_is_deleted_already_can_be_deleted_permanently() {
+async fn permanent_delete_requires_a_deleted_state() {
     let server = start_with(Some(3), true).await;
     let first = version(&server.put_block_blob("/box/b", "1").await);
     let second = version(&server.put_block_blob("/box/b", "2").await);
@@ -276,7 +276,7 @@ async fn only_what_is_deleted_already_can_be_deleted_permanently() {
 }
 
 #[tokio::test]
-async fn under_versioning_snapshots_are_deleted_and_restored_beside_the_versions() {
+async fn snapshots_and_versions_are_deleted_and_restored_independently() {
     let server = start_with(Some(3), true).await;
     let first = version(&server.put_block_blob("/box/b", "1").await);
     let snapshot = format!("/box/b?snapshot={}", server.snapshot("/box/b").await);
@@ -288,7 +288,7 @@ async fn under_versioning_snapshots_are_deleted_and_restored_beside_the_versions
     undelete(&server, "/box/b").await.expect(200);
     server.get("/box/b", "").await.refused(404, "BlobNotFound");
     assert_eq!(server.get(&snapshot, "").await.expect(200).text(), "1");
-    // Snapshots can be there without a current version; a new one finds them there.
+    // Snapshots can exist without a current version. A new blob gets them.
     server.put_block_blob("/box/b", "2").await;
     server.delete("/box/b", "").await.refused(409, "SnapshotsPresent");
     server.delete("/box/b", "x-ms-delete-snapshots: only").await.expect(202);
@@ -296,7 +296,7 @@ async fn under_versioning_snapshots_are_deleted_and_restored_beside_the_versions
 }
 
 #[tokio::test]
-async fn what_was_deleted_before_versioning_is_restored_as_it_was() {
+async fn blob_deleted_before_versioning_is_restored_unversioned() {
     let server = start_with(Some(3), false).await;
     server.put_block_blob("/box/b", "1").await;
     server.delete("/box/b", "").await.expect(202);
@@ -309,7 +309,7 @@ async fn what_was_deleted_before_versioning_is_restored_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_snapshot_is_left_behind_by_a_delete_that_saw_none() {
+async fn delete_without_snapshots_leaves_no_concurrent_snapshot() {
     let server = start_with(None, false).await;
     for round in 0..12 {
         let target = format!("/box/{round}");
@@ -323,7 +323,7 @@ async fn no_snapshot_is_left_behind_by_a_delete_that_saw_none() {
         let (snapshots, deleted) = tokio::join!(snapshots, delete);
         let snapshots: Vec<_> = snapshots.into_iter().flatten().collect();
         match deleted.outcome() {
-            (202, "") => assert!(snapshots.is_empty(), "taken of a blob that was deleted without them"),
+            (202, "") => assert!(snapshots.is_empty(), "the delete left a snapshot"),
             (409, "SnapshotsPresent") => assert!(!snapshots.is_empty()),
             other => panic!("{other:?}"),
         }
@@ -334,7 +334,7 @@ async fn no_snapshot_is_left_behind_by_a_delete_that_saw_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deletes_and_restores_at_once_leave_one_of_both_states() {
+async fn concurrent_deletes_and_restores_leave_a_consistent_state() {
     let server = start_with(Some(3), false).await;
     server.put_block_blob("/box/b", "1").await;
     let snapshot = format!("/box/b?snapshot={}", server.snapshot("/box/b").await);
@@ -353,13 +353,13 @@ async fn deletes_and_restores_at_once_leave_one_of_both_states() {
     }))
     .await;
     let both = [server.get("/box/b", "").await.status, server.get(&snapshot, "").await.status];
-    assert_eq!(both[0], both[1], "they go together and come back together");
+    assert_eq!(both[0], both[1], "blob and snapshot must have the same state");
     undelete(&server, "/box/b").await.expect(200);
     assert_eq!(server.get(&snapshot, "").await.expect(200).text(), "1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_overwrite_under_versioning_keeps_exactly_one_version() {
+async fn every_overwrite_with_versioning_keeps_exactly_one_version() {
     let server = start_with(None, true).await;
     let writes = join_all((0..40).map(|client| {
         let server = &server;
@@ -374,10 +374,10 @@ async fn every_overwrite_under_versioning_keeps_exactly_one_version() {
 }
 
 #[tokio::test]
-async fn a_protected_blob_keeps_its_snapshots_when_it_is_to_be_deleted_with_them() {
+async fn refused_delete_of_a_protected_blob_keeps_its_snapshots() {
     let server = start_with(None, false).await;
     server.put_block_blob("/box/b", "1").await;
-    // More than one commit deletes.
+    // Deleting these takes more than one commit.
     let snapshots = join_all((0..130).map(|_| server.snapshot("/box/b"))).await;
     server.put("/box/b?comp=legalhold", "x-ms-legal-hold: true", "").await.expect(200);
     let include = "x-ms-delete-snapshots: include";
@@ -390,16 +390,16 @@ async fn a_protected_blob_keeps_its_snapshots_when_it_is_to_be_deleted_with_them
 }
 
 #[tokio::test]
-async fn nothing_is_restored_whose_days_are_over_before_the_commit() {
+async fn restore_is_refused_if_retention_ends_before_the_commit() {
     let server = start_with(Some(1), false).await;
     server.put_block_blob("/box/b", "1").await;
     server.delete("/box/b", "").await.expect(202);
-    server.watched.interposer.before_next_commit(server.time_passes(DAY));
+    server.watched.interposer.before_next_commit(server.let_time_pass(DAY));
     undelete(&server, "/box/b").await.refused(404, "BlobNotFound");
 }
 
 #[tokio::test]
-async fn an_upload_keeps_the_old_state_if_soft_delete_was_turned_on_meanwhile() {
+async fn upload_keeps_the_old_state_if_soft_delete_is_turned_on_during_it() {
     let server = start_with(None, false).await;
     server.put_block_blob("/box/b", "old").await;
     let mut upload = TcpStream::connect(server.address).await.unwrap();
@@ -409,7 +409,7 @@ async fn an_upload_keeps_the_old_state_if_soft_delete_was_turned_on_meanwhile() 
         allowed("/box/b")
     );
     upload.write_all(head.as_bytes()).await.unwrap();
-    // The server asks for the body, so it has looked up the account.
+    // The server asks for the body, so it has already read the account settings.
     let mut reply = vec![0; 25];
     upload.read_exact(&mut reply).await.unwrap();
     assert!(reply.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&reply));

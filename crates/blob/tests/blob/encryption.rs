@@ -35,7 +35,7 @@ fn with(one: &str, other: &str) -> String {
     format!("{one}\n{other}")
 }
 
-/// Bytes that no compression shortens and nothing else contains.
+/// Returns incompressible bytes that occur nowhere else.
 fn random(length: usize) -> Bytes {
     let mut bytes = vec![0; length];
     getrandom::fill(&mut bytes).unwrap();
@@ -52,7 +52,7 @@ async fn start_with_scopes() -> TestServer {
 }
 
 #[tokio::test]
-async fn what_is_encrypted_comes_back_and_is_not_on_disk() {
+async fn encrypted_content_round_trips_and_is_not_on_disk() {
     let server = start_with_scopes().await;
     let plain = random(200_000);
     server.put("/things/plain", BLOCK, plain.slice(..100)).await.expect(201);
@@ -81,12 +81,12 @@ async fn what_is_encrypted_comes_back_and_is_not_on_disk() {
     }
     let server = server.restart().await;
     for body in [plain.slice(10..42), plain.slice(150_000..150_032)] {
-        assert!(server.is_on_disk(&body), "the search would not find what is there");
+        assert!(server.is_on_disk(&body), "the search must find unencrypted content");
     }
     for secret in [small.slice(1000..1032), large.slice(..32), large.slice(3 << 20..(3 << 20) + 32)] {
         assert!(!server.is_on_disk(&secret));
     }
-    assert!(!server.is_on_disk(&[1; 32]), "the key was stored");
+    assert!(!server.is_on_disk(&[1; 32]), "the key must not be stored");
     assert!(server.get("/things/key-large", &customer(1)).await.expect(200).body == large);
     assert!(server.get("/things/scope-large", "").await.expect(200).body == large);
 }
@@ -106,7 +106,7 @@ async fn ranges_at_odd_offsets_decrypt() {
 }
 
 #[tokio::test]
-async fn a_read_needs_the_key_and_the_right_one() {
+async fn read_requires_the_right_key() {
     let server = start_with_scopes().await;
     server.put("/things/key", &with(BLOCK, &customer(1)), "secret").await.expect(201);
     server.put("/things/scope", &with(BLOCK, &scope("first")), "secret").await.expect(201);
@@ -118,7 +118,7 @@ async fn a_read_needs_the_key_and_the_right_one() {
         ("key", String::new(), missing),
         ("key", customer(2), wrong),
         ("key", customer(1), (200, "")),
-        // A scope says nothing about a read.
+        // A read ignores the scope header.
         ("scope", String::new(), (200, "")),
         ("scope", scope("second"), (200, "")),
         ("scope", customer(1), wrong),
@@ -135,7 +135,7 @@ async fn a_read_needs_the_key_and_the_right_one() {
 }
 
 #[tokio::test]
-async fn a_change_needs_what_the_blob_is_encrypted_with() {
+async fn change_requires_the_encryption_of_the_blob() {
     let server = start_with_scopes().await;
     server.put("/things/key", &with(BLOCK, &customer(1)), "secret").await.expect(201);
     server.put("/things/scope", &with(BLOCK, &scope("first")), "secret").await.expect(201);
@@ -158,17 +158,17 @@ async fn a_change_needs_what_the_blob_is_encrypted_with() {
         let reply = server.put(&target, &with("x-ms-meta-a: b", &headers), "").await;
         assert_eq!(reply.outcome(), outcome, "{blob} {headers}");
     }
-    // What holds no data needs no key, but a key that is given has to be right.
+    // Changes of metadata need no key, but a key in the request must be right.
     let target = "/things/key?comp=properties";
     server.put(target, "x-ms-blob-content-type: text/plain", "").await.expect(200);
     server.put(target, &customer(2), "").await.refused(409, "BlobCustomerSpecifiedEncryptionMismatch");
-    // A request that replaces a blob chooses the encryption again.
+    // A request that replaces a blob chooses its encryption.
     server.put("/things/key", &with(BLOCK, &scope("second")), "other").await.expect(201);
     assert_eq!(server.get("/things/key", "").await.expect(200).text(), "other");
 }
 
 #[tokio::test]
-async fn headers_that_make_no_key_are_refused() {
+async fn invalid_key_headers_are_refused() {
     let server = start_with_scopes().await;
     let good = customer(1);
     let short = BASE64.encode([1; 31]);
@@ -191,7 +191,7 @@ async fn headers_that_make_no_key_are_refused() {
 }
 
 #[tokio::test]
-async fn an_algorithm_without_a_key_says_nothing() {
+async fn algorithm_without_a_key_is_ignored() {
     let server = start_with_scopes().await;
     let alone = "x-ms-encryption-algorithm: AES256\nx-ms-source-encryption-algorithm: AES256";
     let put = server.put("/things/b", &with(BLOCK, alone), "x").await.expect(201);
@@ -208,13 +208,13 @@ async fn an_algorithm_without_a_key_says_nothing() {
     server.get("/things/key", alone).await.refused(409, "BlobUsesCustomerSpecifiedEncryption");
 }
 
-/// Returns the scope that a blob put with these headers has.
+/// Puts a blob with these headers. The reply has its scope.
 async fn scope_of(server: &TestServer, target: &str, headers: &str) -> Reply {
     server.put(target, &with(BLOCK, headers), "x").await
 }
 
 #[tokio::test]
-async fn a_container_has_a_default_scope_and_may_insist_on_it() {
+async fn container_default_scope_applies_and_can_be_enforced() {
     let server = start_with_scopes().await;
     let open = "x-ms-default-encryption-scope: first\nx-ms-deny-encryption-scope-override: false";
     let strict = "x-ms-default-encryption-scope: first\nx-ms-deny-encryption-scope-override: true";
@@ -237,7 +237,7 @@ async fn a_container_has_a_default_scope_and_may_insist_on_it() {
             .await
             .refused(403, "RequestForbiddenByContainerEncryptionPolicy");
     }
-    // The default counts for changes too.
+    // The default scope applies to changes, too.
     scope_of(&server, "/open/b", "").await.expect(201);
     server.put("/open/b?comp=metadata", "x-ms-meta-a: b", "").await.expect(200);
     scope_of(&server, "/open/b", &scope("second")).await.expect(201);
@@ -246,7 +246,7 @@ async fn a_container_has_a_default_scope_and_may_insist_on_it() {
 }
 
 #[tokio::test]
-async fn a_signature_may_be_bound_to_a_scope() {
+async fn signature_may_name_an_encryption_scope() {
     let server = start_with_scopes().await;
     let sas = |name: &'static str| {
         let fields = [("sv", "2022-11-02"), ("sr", "c"), ("sp", "rcw"), ("se", "2099-12-31"), ("ses", name)];
@@ -259,13 +259,13 @@ async fn a_signature_may_be_bound_to_a_scope() {
     assert_eq!(put.header("x-ms-encryption-scope"), Some("first"));
     let other = with(BLOCK, &scope("second"));
     server.send("PUT", &format!("/things/b?{first}"), &other, "x").await.refused(400, "InvalidHeaderValue");
-    // Whatever a signature is bound to, it reads.
+    // A signature for one scope can read blobs of another.
     let got = server.send("GET", &format!("/things/b?{second}"), "", "").await.expect(200);
     assert_eq!(got.text(), "secret");
 }
 
 #[tokio::test]
-async fn a_scope_that_the_account_no_longer_has_opens_nothing() {
+async fn removed_scope_decrypts_nothing() {
     let server = start_with_scopes().await;
     server.put("/things/b", &with(BLOCK, &scope("first")), "secret").await.expect(201);
     server.set(Setting::RemoveEncryptionScope("first".into())).await;
@@ -274,13 +274,13 @@ async fn a_scope_that_the_account_no_longer_has_opens_nothing() {
     assert_eq!(server.get("/things/b", "").await.expect(200).text(), "secret");
 }
 
-/// Returns the headers of a customer-provided key of the source of a copy.
+/// Returns the headers of a customer-provided key for the source of a copy.
 fn source_key(byte: u8) -> String {
     customer(byte).replace("x-ms-encryption-", "x-ms-source-encryption-")
 }
 
 #[tokio::test]
-async fn a_source_brings_its_own_key_and_so_a_key_is_changed() {
+async fn copy_reads_with_the_source_key_and_can_change_the_key() {
     let server = start_with_scopes().await;
     let body = random(70_000);
     server.put("/things/source", &with(BLOCK, &customer(1)), body.clone()).await.expect(201);
@@ -308,7 +308,7 @@ async fn a_source_brings_its_own_key_and_so_a_key_is_changed() {
         }
         copy(&source_key(1).replace("AES256", "AES128")).await.refused(400, "InvalidHeaderValue");
     }
-    // From the same key to another in place, with a part of a block on the way.
+    // Change the key of a blob in place, and copy a part of it to a block.
     let part = format!("{from}\nx-ms-source-range: bytes=33-60000\n{}\n{}", source_key(1), customer(3));
     server.put(&format!("/things/b?comp=block&blockid={}", block_id(0)), &part, "").await.expect(201);
     server.commit("/things/b", &[0], &customer(3)).await.expect(201);
@@ -336,12 +336,12 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn blocks_are_encrypted_each_on_its_own_and_read_as_one() {
+async fn blocks_are_encrypted_separately_and_read_as_one_blob() {
     let server = start_with_scopes().await;
     for (name, headers, read) in [("key", customer(1), customer(1)), ("scope", scope("first"), String::new())]
     {
         let target = format!("/things/{name}");
-        // Small ones and large ones, in another order than they were put, one of them twice.
+        // Small and large blocks, in another order than they were put, and one of them twice.
         let blocks: Vec<_> = [100, 300_000, 1, 70_001].map(random).into();
         for (index, block) in blocks.iter().enumerate() {
             let staged = server.stage(&target, index, &headers, block.clone()).await.expect(201);
@@ -351,13 +351,13 @@ async fn blocks_are_encrypted_each_on_its_own_and_read_as_one() {
         server.commit(&target, &[3, 0, 1, 2, 0], &headers).await.expect(201);
         let whole: Vec<u8> = [3, 0, 1, 2, 0].iter().flat_map(|index| blocks[*index].to_vec()).collect();
         assert!(server.get(&target, &read).await.expect(200).body == whole);
-        // Around every place where two blocks meet.
+        // Read around every boundary between blocks.
         for at in [70_001, 70_101, 370_101, 370_102] {
             let range = with(&read, &format!("x-ms-range: bytes={}-{}", at - 20, at + 19));
             let got = server.get(&target, &range).await.expect(206);
             assert!(got.body == whole[at - 20..at + 20], "{at}");
         }
-        // A new block between two that were committed before.
+        // Put a new block between two committed ones.
         let more = random(5000);
         server.stage(&target, 9, &headers, more.clone()).await.expect(201);
         server.commit(&target, &[1, 9, 3], &headers).await.expect(201);
@@ -368,7 +368,7 @@ async fn blocks_are_encrypted_each_on_its_own_and_read_as_one() {
 }
 
 #[tokio::test]
-async fn all_blocks_of_a_blob_are_encrypted_as_its_list_says() {
+async fn all_blocks_of_a_list_must_have_its_encryption() {
     let server = start_with_scopes().await;
     let missing = (409, "BlobUsesCustomerSpecifiedEncryption");
     let wrong = (409, "BlobCustomerSpecifiedEncryptionMismatch");
@@ -387,7 +387,7 @@ async fn all_blocks_of_a_blob_are_encrypted_as_its_list_says() {
         let reply = server.commit("/things/b", &[0], &committed).await;
         assert_eq!(reply.outcome(), outcome, "{staged} | {committed}");
     }
-    // Nor can committed blocks be kept with another key.
+    // Committed blocks cannot be kept with another key either.
     server.stage("/things/b", 0, &customer(1), random(10)).await.expect(201);
     server.commit("/things/b", &[0], &customer(1)).await.expect(201);
     server.stage("/things/b", 1, &customer(2), random(10)).await.expect(201);
@@ -396,7 +396,7 @@ async fn all_blocks_of_a_blob_are_encrypted_as_its_list_says() {
 }
 
 #[tokio::test]
-async fn appends_are_encrypted_each_on_its_own() {
+async fn appends_are_encrypted_separately() {
     let server = start_with_scopes().await;
     let create = with("x-ms-blob-type: AppendBlob", &customer(1));
     server.put("/things/log", &create, "").await.expect(201);
@@ -457,8 +457,8 @@ async fn pages_are_encrypted_in_place() {
         let create = format!("x-ms-blob-type: PageBlob\nx-ms-blob-content-length: {}\n{headers}", 1 << 20);
         server.put(&target, &create, "").await.expect(201);
         let mut whole = vec![0; 1 << 20];
-        assert!(server.get(&target, &read).await.expect(200).body == whole, "nothing written reads as zeros");
-        // The same pages twice, pages next to each other, a large write, and one of zeros.
+        assert!(server.get(&target, &read).await.expect(200).body == whole, "unwritten pages read as zeros");
+        // Write the same pages twice, adjacent pages, a large range, and zeros.
         for (at, body) in [
             (512, random(512)),
             (512, random(1024)),
@@ -493,7 +493,7 @@ async fn pages_are_encrypted_in_place() {
         }
         let clear = with("x-ms-page-write: clear\nx-ms-range: bytes=0-511", &customer(2));
         server.put(&pages, &clear, "").await.refused(409, "BlobCustomerSpecifiedEncryptionMismatch");
-        // A longer blob has zeros at its end, and can be written there.
+        // A longer blob has zeros at its end, and these can be written.
         let length = with("x-ms-blob-content-length: 1049600", &headers);
         server.put(&format!("{target}?comp=properties"), &length, "").await.expect(200);
         whole.resize(1_049_600, 0);
@@ -505,7 +505,7 @@ async fn pages_are_encrypted_in_place() {
 }
 
 #[tokio::test]
-async fn a_snapshot_needs_the_key_and_keeps_it() {
+async fn snapshot_requires_the_key_and_keeps_its_encryption() {
     let server = start_with_scopes().await;
     let body = random(100_000);
     for (name, headers, read) in [("key", customer(1), customer(1)), ("scope", scope("first"), String::new())]

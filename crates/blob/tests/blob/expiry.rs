@@ -1,4 +1,4 @@
-//! Removing what has expired.
+//! The background task that removes expired states.
 
 use crate::support::{TestServer, start};
 use lazuli_blob::Expired;
@@ -11,7 +11,7 @@ async fn expire(server: &TestServer) -> Expired {
 }
 
 #[tokio::test]
-async fn what_was_deleted_goes_when_its_days_are_over_and_not_before() {
+async fn deleted_states_are_removed_when_their_retention_ends() {
     let server = start().await;
     server.create_container("box").await;
     server.soft_delete(Some(3)).await;
@@ -41,7 +41,7 @@ async fn what_was_deleted_goes_when_its_days_are_over_and_not_before() {
 }
 
 #[tokio::test]
-async fn deleted_versions_go_and_versions_stay() {
+async fn only_deleted_versions_expire() {
     let server = start().await;
     server.create_container("box").await;
     server.soft_delete(Some(1)).await;
@@ -59,7 +59,7 @@ async fn deleted_versions_go_and_versions_stay() {
 }
 
 #[tokio::test]
-async fn expired_blobs_go_unless_they_are_protected() {
+async fn expired_blobs_are_removed_unless_protected() {
     let server = start().await;
     server.create_container("box").await;
     let expire_soon = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
@@ -75,7 +75,7 @@ async fn expired_blobs_go_unless_they_are_protected() {
 }
 
 #[tokio::test]
-async fn blocks_that_nobody_commits_are_gone_after_a_week() {
+async fn uncommitted_blocks_are_removed_after_a_week() {
     let server = start().await;
     server.create_container("box").await;
     let etag = server.put_block_blob("/box/blob", "1").await.etag().to_owned();
@@ -87,7 +87,7 @@ async fn blocks_that_nobody_commits_are_gone_after_a_week() {
     assert_eq!(server.blob_rows(), 8);
     server.advance(7 * DAY);
     assert_eq!(expire(&server).await, Expired::default());
-    // That another block came is noted once an hour.
+    // The time of the last block is recorded at most once an hour.
     server.advance(3600);
     assert_eq!(expire(&server).await.states, 2);
     assert_eq!(server.blob_rows(), 1);
@@ -97,7 +97,7 @@ async fn blocks_that_nobody_commits_are_gone_after_a_week() {
 }
 
 #[tokio::test]
-async fn blocks_alone_can_be_deleted() {
+async fn uncommitted_blob_can_be_deleted() {
     let server = start().await;
     server.create_container("box").await;
     server.soft_delete(Some(1)).await;
@@ -109,7 +109,7 @@ async fn blocks_alone_can_be_deleted() {
     assert_eq!(server.service.remove_dropped(Pace::FULL).await.unwrap(), 1);
     assert_eq!(server.blob_rows(), 0);
     server.put("/box/b?comp=undelete", "", "").await.refused(404, "BlobNotFound");
-    // With a blob go its blocks.
+    // Deleting a blob drops its staged blocks.
     server.put_block_blob("/box/b", "1").await;
     server.put("/box/b?comp=block&blockid=AAAA", "", "x").await.expect(201);
     server.delete("/box/b", "").await.expect(202);
@@ -118,7 +118,7 @@ async fn blocks_alone_can_be_deleted() {
 }
 
 #[tokio::test]
-async fn a_walk_removes_dropped_blocks_that_no_note_tells_of_and_no_others() {
+async fn walk_removes_only_dropped_blocks_also_without_a_record() {
     const BLOCKS: usize = 300;
     let server = start().await;
     server.create_container("box").await;
@@ -126,19 +126,19 @@ async fn a_walk_removes_dropped_blocks_that_no_note_tells_of_and_no_others() {
     server.delete("/box/a", "").await.expect(202);
     server.stage_many("/box/b", BLOCKS).await;
     server.put_block_blob("/box/b", "whole").await;
-    // Blocks of the same names, that nothing has dropped.
+    // These blocks have the same names and were not dropped.
     server.stage_many("/box/b", BLOCKS).await;
     assert_eq!(server.blob_rows(), 3 * BLOCKS + 2);
     let server = server.restart().await;
-    assert!(!server.service.dropped_due(), "a restart forgets notes");
+    assert!(!server.service.dropped_due(), "a restart loses the records");
     assert_eq!(expire(&server).await, Expired::default());
-    assert_eq!(server.blob_rows(), BLOCKS + 2, "blob, count and blocks");
+    assert_eq!(server.blob_rows(), BLOCKS + 2, "the blob, the count and the blocks remain");
     server.commit_many("/box/b", BLOCKS).await.expect(201);
     assert_eq!(server.get("/box/b", "").await.body.len(), BLOCKS);
 }
 
 #[tokio::test]
-async fn a_walk_goes_over_all_containers_and_many_rows_of_one_blob() {
+async fn walk_covers_all_containers_and_many_rows_of_one_blob() {
     let server = start().await;
     server.soft_delete(Some(1)).await;
     for container in ["one", "two"] {
@@ -150,7 +150,7 @@ async fn a_walk_goes_over_all_containers_and_many_rows_of_one_blob() {
     server.create_container("gone").await;
     server.put_block_blob("/gone/b", "1").await;
     server.delete("/gone?restype=container", "").await.expect(202);
-    assert!(!server.service.expiry_due(), "the first walk waits a while");
+    assert!(!server.service.expiry_due(), "the first walk is delayed");
     server.advance(DAY);
     assert!(server.service.expiry_due());
     assert_eq!(expire(&server).await.states, 598);

@@ -14,7 +14,7 @@ const CON: &str = "/con?restype=container";
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 
 impl TestServer {
-    /// Returns the space of the container that holds a blob of that name, and no other does.
+    /// Returns the space of the only container that has a blob of this name.
     pub(crate) fn space_of(&self, blob: &str) -> SpaceId {
         let mut found = None;
         let partition = format!("b{blob}");
@@ -34,7 +34,7 @@ impl TestServer {
         self.store.set_space(space, Some(header), to).await.unwrap();
     }
 
-    /// Rows of all containers and blobs, those of accounts not counted.
+    /// Counts the rows of all containers and blobs, but not those of accounts.
     fn rows(&self) -> usize {
         let mut rows = 0;
         let walk = self.store.for_each_row(|space, key, _| {
@@ -58,7 +58,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn a_deleted_container_is_gone_at_once_and_its_name_is_free() {
+async fn deleted_container_disappears_immediately_and_frees_its_name() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block_blob("/con/old", "old").await;
@@ -76,7 +76,7 @@ async fn a_deleted_container_is_gone_at_once_and_its_name_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_appears_in_a_container_after_its_delete_was_acknowledged() {
+async fn no_write_succeeds_after_the_delete_of_its_container() {
     const WRITERS: usize = 32;
     let server = Arc::new(start().await);
     for round in 0..5 {
@@ -120,7 +120,7 @@ async fn nothing_appears_in_a_container_after_its_delete_was_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_is_acknowledged_before_the_delete_or_refused() {
+async fn every_write_precedes_the_container_delete_or_is_refused() {
     const WRITERS: usize = 32;
     let server = Arc::new(start().await);
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
@@ -147,7 +147,7 @@ async fn a_write_is_acknowledged_before_the_delete_or_refused() {
     for writer in writers {
         acknowledged.extend(writer.await.unwrap());
     }
-    assert_eq!(server.rows(), rows, "nothing was written after the delete was acknowledged");
+    assert_eq!(server.rows(), rows, "a write took effect after the delete was acknowledged");
     server
         .put(
             &format!("{CON}&comp=undelete"),
@@ -162,7 +162,7 @@ async fn a_write_is_acknowledged_before_the_delete_or_refused() {
 }
 
 #[tokio::test]
-async fn a_deleted_container_can_be_restored_with_all_that_it_held() {
+async fn deleted_container_is_restored_with_its_blobs() {
     let server = start().await;
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
     let created = server.put(CON, "x-ms-meta-colour: blue", "").await.expect(201);
@@ -201,7 +201,7 @@ async fn a_deleted_container_can_be_restored_with_all_that_it_held() {
 }
 
 #[tokio::test]
-async fn a_container_that_nobody_restores_is_swept_when_its_days_are_over() {
+async fn deleted_container_is_swept_when_its_retention_ends() {
     let server = start().await;
     server.set(Setting::ContainerSoftDelete(Some(2))).await;
     server.create_container("con").await;
@@ -225,7 +225,7 @@ async fn a_container_that_nobody_restores_is_swept_when_its_days_are_over() {
 }
 
 #[tokio::test]
-async fn the_rows_of_a_deleted_container_are_removed_in_the_background() {
+async fn rows_of_a_deleted_container_are_removed_in_the_background() {
     let server = start().await;
     server.create_container("con").await;
     server.create_container("kept").await;
@@ -243,7 +243,7 @@ async fn the_rows_of_a_deleted_container_are_removed_in_the_background() {
 }
 
 #[tokio::test]
-async fn what_a_removed_account_has_left_is_swept_and_nothing_else() {
+async fn sweep_removes_only_the_data_of_a_removed_account() {
     let server = start().await;
     server.create_container("kept").await;
     server.put_block_blob("/kept/b", "x").await;
@@ -264,7 +264,7 @@ async fn what_a_removed_account_has_left_is_swept_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_crash_between_the_two_commits_of_a_delete_or_restore_is_put_right() {
+async fn sweep_repairs_a_crash_between_the_commits_of_a_delete_or_restore() {
     let server = start().await;
     server.create_container("garbage").await;
     server.put_block_blob("/garbage/first", "x").await;
@@ -277,19 +277,19 @@ async fn a_crash_between_the_two_commits_of_a_delete_or_restore_is_put_right() {
     server.put_block_blob("/deleted/third", "x").await;
     let deleted = server.space_of("third");
     server.delete("/deleted?restype=container", "").await.expect(202);
-    // As if the row had been moved and the space not yet followed.
+    // Reproduce a state in which the rows have been moved and the spaces not yet changed.
     server.set_open(garbage, true).await;
     server.set_open(deleted, true).await;
     server.set_open(current, false).await;
     server.get("/current/second", "").await.refused(404, "ContainerNotFound");
 
     let server = server.restart().await;
-    assert!(server.service.garbage_due(), "a server that starts looks what was left half done");
+    assert!(server.service.garbage_due(), "a sweep is due after a start");
     assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().spaces, 1);
     assert_eq!(server.store.space(garbage).await.unwrap(), None);
     assert!(!server.store.space(deleted).await.unwrap().unwrap().open);
     assert_eq!(server.get("/current/second", "").await.expect(200).text(), "x");
-    // Restoring also works if the space is still open.
+    // A restore also works if the space is still open.
     server.set_open(deleted, true).await;
     let restore = TestServer::restore("deleted", &server.deleted_version().await);
     server.put("/deleted?restype=container&comp=undelete", &restore, "").await.expect(201);
@@ -297,7 +297,7 @@ async fn a_crash_between_the_two_commits_of_a_delete_or_restore_is_put_right() {
 }
 
 #[tokio::test]
-async fn a_delete_that_overtakes_a_restore_closes_the_space_for_good() {
+async fn delete_during_a_restore_leaves_the_space_closed() {
     let server = Arc::new(start().await);
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
     server.create_container("con").await;
@@ -305,27 +305,27 @@ async fn a_delete_that_overtakes_a_restore_closes_the_space_for_good() {
     let space = server.space_of("b");
     server.delete(CON, "").await.expect(202);
     let restore = TestServer::restore("con", &server.deleted_version().await);
-    let hold = server.watched.interposer.hold_next();
+    let hold = server.watched.interposer.pause_next_space_change();
     let restoring = tokio::spawn({
         let server = server.clone();
         async move { server.put(&format!("{CON}&comp=undelete"), &restore, "").await.expect(201) }
     });
-    // The row is back, the space is about to be opened on the strength of that.
+    // The row is restored, and the space is about to be opened.
     hold.reached.notified().await;
     server.head(CON, "").await.expect(200);
     server.delete(CON, "").await.expect(202);
-    hold.go_on.notify_one();
+    hold.resume.notify_one();
     restoring.await.unwrap();
     assert!(!server.store.space(space).await.unwrap().unwrap().open);
 }
 
 #[tokio::test]
-async fn a_restore_that_overtakes_a_delete_opens_the_space_for_good() {
+async fn restore_during_a_delete_leaves_the_space_open() {
     let server = Arc::new(start().await);
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
     server.create_container("con").await;
     server.put_block_blob("/con/b", "x").await;
-    let hold = server.watched.interposer.hold_next();
+    let hold = server.watched.interposer.pause_next_space_change();
     let deleting = tokio::spawn({
         let server = server.clone();
         async move { server.delete(CON, "").await.expect(202) }
@@ -333,19 +333,19 @@ async fn a_restore_that_overtakes_a_delete_opens_the_space_for_good() {
     hold.reached.notified().await;
     let restore = TestServer::restore("con", &server.deleted_version().await);
     server.put(&format!("{CON}&comp=undelete"), &restore, "").await.expect(201);
-    hold.go_on.notify_one();
+    hold.resume.notify_one();
     deleting.await.unwrap();
     assert_eq!(server.get("/con/b", "").await.expect(200).text(), "x");
     server.put_block_blob("/con/b", "y").await;
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_nothing_half_done() {
+async fn container_delete_completes_after_the_client_disconnects() {
     let server = Arc::new(start().await);
     server.create_container("con").await;
     server.put_block_blob("/con/b", "x").await;
     let space = server.space_of("b");
-    let hold = server.watched.interposer.hold_next();
+    let hold = server.watched.interposer.pause_next_space_change();
     let deleting = tokio::spawn({
         let server = server.clone();
         async move { server.delete(CON, "").await }
@@ -353,9 +353,9 @@ async fn a_client_that_goes_away_leaves_nothing_half_done() {
     hold.reached.notified().await;
     deleting.abort();
     assert!(deleting.await.is_err());
-    // Long enough for the server to notice.
+    // Give the server time to notice.
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    hold.go_on.notify_one();
+    hold.resume.notify_one();
     for _ in 0..200 {
         if !server.store.space(space).await.unwrap().unwrap().open {
             return;
@@ -366,7 +366,7 @@ async fn a_client_that_goes_away_leaves_nothing_half_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deletes_and_restores_that_race_leave_the_space_as_the_row_says() {
+async fn racing_deletes_and_restores_leave_space_and_row_consistent() {
     let server = Arc::new(start().await);
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
     server.create_container("con").await;
@@ -397,7 +397,7 @@ async fn deletes_and_restores_that_race_leave_the_space_as_the_row_says() {
 }
 
 #[tokio::test]
-async fn a_space_that_could_not_follow_its_row_is_put_right_by_the_next_sweep() {
+async fn next_sweep_repairs_a_space_that_does_not_match_its_row() {
     let server = start().await;
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
     server.create_container("con").await;
@@ -405,7 +405,7 @@ async fn a_space_that_could_not_follow_its_row_is_put_right_by_the_next_sweep() 
     let space = server.space_of("b");
     server.service.sweep_garbage(Pace::FULL).await.unwrap();
 
-    server.watched.interposer.refuse_next();
+    server.watched.interposer.refuse_next_space_change();
     server.delete(CON, "").await.refused(503, "ServerBusy");
     assert!(server.service.garbage_due());
     server.service.sweep_garbage(Pace::FULL).await.unwrap();
@@ -413,7 +413,7 @@ async fn a_space_that_could_not_follow_its_row_is_put_right_by_the_next_sweep() 
     assert!(!server.service.garbage_due());
 
     let restore = TestServer::restore("con", &server.deleted_version().await);
-    server.watched.interposer.refuse_next();
+    server.watched.interposer.refuse_next_space_change();
     server.put(&format!("{CON}&comp=undelete"), &restore, "").await.refused(503, "ServerBusy");
     assert!(server.service.garbage_due());
     server.service.sweep_garbage(Pace::FULL).await.unwrap();

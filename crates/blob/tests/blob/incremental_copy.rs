@@ -30,7 +30,7 @@ async fn with_page_blob() -> TestServer {
 }
 
 #[tokio::test]
-async fn each_snapshot_of_the_source_becomes_one_of_the_backup() {
+async fn each_copied_snapshot_becomes_a_snapshot_of_the_backup() {
     let server = with_page_blob().await;
     let mut last: Option<String> = None;
     for round in 1..4 {
@@ -59,7 +59,7 @@ async fn each_snapshot_of_the_source_becomes_one_of_the_backup() {
 }
 
 #[tokio::test]
-async fn a_backup_that_is_encrypted_in_another_way_differs_only_where_its_source_does() {
+async fn reencrypted_backup_differs_only_where_its_source_does() {
     let server = start().await;
     server.create_container("things").await;
     for scope in ["first", "second"] {
@@ -73,8 +73,8 @@ async fn a_backup_that_is_encrypted_in_another_way_differs_only_where_its_source
     let resize = "x-ms-blob-content-length: 131072";
     let again = format!("x-ms-blob-content-length: 65536|{resize}");
     let (mut last_source, mut last): (Option<String>, Option<String>) = (None, None);
-    // What is done to the source, which page of it is written then, the scope of the backup, and what differs
-    // there.
+    // Columns: the change of the source, the page that is written then, the scope of the backup, and the
+    // expected differences.
     for (query, headers, page, scope, expected) in [
         ("", "", 1, "first", ""),
         ("", "", 2, "first", "PageRange 1024-1535"),
@@ -91,7 +91,7 @@ async fn a_backup_that_is_encrypted_in_another_way_differs_only_where_its_source
         }
         let snapshot = server.page_snapshot("/things/source", page, page as u8).await;
         if let Some(last) = last_source.filter(|_| query == "snapshot") {
-            // The changes since the last copy can no longer be found.
+            // The changes since the last copy can no longer be determined.
             server.delete(&format!("/things/source?snapshot={last}"), "").await.expect(202);
         }
         let scope = format!("x-ms-encryption-scope: {scope}");
@@ -110,7 +110,7 @@ async fn a_backup_that_is_encrypted_in_another_way_differs_only_where_its_source
 }
 
 #[tokio::test]
-async fn the_tier_of_the_backup_is_its_own() {
+async fn backup_keeps_its_own_tier() {
     let server = with_page_blob().await;
     let first = server.page_snapshot("/things/source", 0, 1).await;
     server.back_up("/things/source", &first, "x-ms-access-tier: Archive").await.expect(202);
@@ -126,7 +126,7 @@ async fn the_tier_of_the_backup_is_its_own() {
     }
 }
 
-/// Returns the ranges of a list, each with what it is called.
+/// Returns the ranges of a list, each with the name of its element.
 fn ranges(list: &str) -> String {
     let entries = list.split("<Start>").skip(1).map(|entry| {
         let (start, rest) = entry.split_once("</Start><End>").unwrap();
@@ -137,7 +137,7 @@ fn ranges(list: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_backup_is_written_by_nothing_else_and_read_by_its_snapshots() {
+async fn backup_refuses_other_writes_and_is_read_through_its_snapshots() {
     let server = with_page_blob().await;
     let snapshot = server.page_snapshot("/things/source", 0, 1).await;
     server.back_up("/things/source", &snapshot, "").await.expect(202);
@@ -160,7 +160,7 @@ async fn the_backup_is_written_by_nothing_else_and_read_by_its_snapshots() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_the_backup_is_refused() {
+async fn incremental_copy_refuses_sources_that_do_not_match_the_backup() {
     let server = with_page_blob().await;
     let first = server.page_snapshot("/things/source", 0, 1).await;
     let second = server.page_snapshot("/things/source", 1, 2).await;
@@ -202,7 +202,7 @@ async fn what_does_not_fit_the_backup_is_refused() {
 }
 
 #[tokio::test]
-async fn a_deleted_blob_in_the_place_of_the_backup_is_restored_beside_the_snapshot_that_was_made() {
+async fn deleted_blob_with_the_name_of_a_backup_can_be_restored() {
     let server = with_page_blob().await;
     server.soft_delete(Some(7)).await;
     server.put_block_blob("/things/backup", "deleted before").await;
@@ -225,7 +225,7 @@ async fn a_deleted_blob_in_the_place_of_the_backup_is_restored_beside_the_snapsh
 }
 
 #[tokio::test]
-async fn a_lease_of_the_backup_stays_and_is_not_asked_for() {
+async fn incremental_copy_keeps_the_lease_and_needs_no_lease_id() {
     let server = with_page_blob().await;
     let first = server.page_snapshot("/things/source", 0, 1).await;
     server.back_up("/things/source", &first, "").await.expect(202);

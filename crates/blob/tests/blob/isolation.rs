@@ -1,4 +1,4 @@
-//! A read continues to its end even if the blob is changed meanwhile, and its `ETag` is that of its bytes.
+//! A read continues to its end even if the blob changes meanwhile, and its `ETag` matches its bytes.
 
 use std::future::Future;
 
@@ -8,14 +8,14 @@ use tokio::net::TcpStream;
 
 use crate::support::{ACCOUNT, TestServer, VERSION, allowed, start};
 
-/// More than sockets and buffers on the way hold.
+/// More bytes than sockets and buffers hold.
 const LENGTH: usize = 48 << 20;
 
 fn body(seed: u8, length: usize) -> Bytes {
     (0..length).map(|at| (at >> 12) as u8 ^ (at as u8).wrapping_mul(31) ^ seed).collect::<Vec<_>>().into()
 }
 
-/// A download whose reader takes its time.
+/// A download by a slow reader.
 struct SlowRead {
     stream: TcpStream,
     etag: String,
@@ -23,7 +23,7 @@ struct SlowRead {
 }
 
 impl SlowRead {
-    /// Asks for a blob, and takes no more than the beginning.
+    /// Requests a blob and reads only the first bytes.
     async fn begin(server: &TestServer, target: &str) -> Self {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         let request = format!(
@@ -50,8 +50,8 @@ impl SlowRead {
     }
 }
 
-/// Begins to read, does something, sweeps, and reads on to the end; then sweeps again, when no reader is
-/// left. Returns what the two sweeps have freed.
+/// Begins a read, runs an action and a sweep, and completes the read. Then sweeps again without any reader.
+/// Returns the results of the two sweeps.
 async fn read_through(
     server: &TestServer,
     target: &str,
@@ -66,7 +66,7 @@ async fn read_through(
     assert_eq!(read.etag, etag);
     assert!(read.end().await == *expected, "{target}");
     let mut free = 0;
-    // The server lets go of the content a moment after the client has the last byte.
+    // The server releases the content shortly after the client has received the last byte.
     for _ in 0..100 {
         free += server.sweep().await.bytes;
         if free >= LENGTH as u64 {
@@ -78,7 +78,7 @@ async fn read_through(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_outlives_overwriting_deleting_and_removing_what_it_reads() {
+async fn read_survives_overwrite_and_delete_of_its_blob() {
     let server = start().await;
     server.create_container("box").await;
     let old = body(1, LENGTH);
@@ -119,7 +119,7 @@ async fn a_read_outlives_overwriting_deleting_and_removing_what_it_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_of_pages_is_of_one_state_while_they_are_written() {
+async fn read_of_pages_is_consistent_during_writes() {
     let server = start().await;
     server.create_container("box").await;
     let headers = format!("x-ms-blob-type: PageBlob\nx-ms-blob-content-length: {LENGTH}");
@@ -145,7 +145,7 @@ async fn a_read_of_pages_is_of_one_state_while_they_are_written() {
 }
 
 #[tokio::test]
-async fn states_share_bytes_and_sweeps_take_only_what_none_of_them_has() {
+async fn states_share_bytes_and_sweeps_free_only_unreferenced_ones() {
     let server = start().await;
     server.create_container("box").await;
     server.soft_delete(Some(1)).await;
@@ -165,7 +165,7 @@ async fn states_share_bytes_and_sweeps_take_only_what_none_of_them_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tag_is_always_that_of_the_bytes() {
+async fn etag_always_matches_the_returned_bytes() {
     let server = start().await;
     server.create_container("box").await;
     let version = |n: u8| body(n, 300_000);

@@ -1,5 +1,4 @@
-//! Lease Blob, and the use of leased blobs: the rows of the tables of the specification, one cell after the
-//! other.
+//! Lease Blob, and operations on leased blobs: every cell of the documented tables.
 
 use crate::support::{Reply, TestServer, start};
 
@@ -9,12 +8,12 @@ const C: &str = "cccccccc-0000-4000-8000-00000000000c";
 
 const STATES: [&str; 5] = ["available", "leased", "breaking", "broken", "expired"];
 
-/// Returns a container is leased by the same rules as a blob; its address says that it is one.
+/// Returns the address of a container, which is leased by the same rules as a blob.
 fn container(name: &str) -> String {
     format!("/{name}?restype=container")
 }
 
-/// `name=value` words, each a header after `x-ms-`; A, B and C stand for the ids.
+/// Renders headers from `name=value` words, each without its prefix `x-ms-`. A, B and C stand for lease ids.
 pub(crate) fn headers(words: &str) -> String {
     let mut lines = String::new();
     for word in words.split_whitespace() {
@@ -36,13 +35,13 @@ impl TestServer {
         self.put(&format!("{leased}{separator}comp=lease"), &headers(words), "").await
     }
 
-    /// A blob or container whose lease is in that state, with the id A.
+    /// Creates a blob or container whose lease is in this state, with the id A.
     pub(crate) async fn blob_in_state(&self, blob: &str, state: &str) {
         self.put(blob, "x-ms-blob-type: BlockBlob", "").await.expect(201);
-        self.bring_lease_to(blob, state).await;
+        self.set_lease_state(blob, state).await;
     }
 
-    pub(crate) async fn bring_lease_to(&self, blob: &str, state: &str) {
+    pub(crate) async fn set_lease_state(&self, blob: &str, state: &str) {
         let acquire = "lease-action=acquire proposed-lease-id=A lease-duration=";
         let steps: &[&str] = match state {
             "available" => &[],
@@ -74,7 +73,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn lease_actions_do_in_every_state_what_the_table_says() {
+async fn lease_actions_follow_the_documented_table() {
     let server = start().await;
     server.create_container("con").await;
     const TAKEN: &str = "409 LeaseAlreadyPresent";
@@ -83,8 +82,8 @@ async fn lease_actions_do_in_every_state_what_the_table_says() {
     const NO_ACQUIRE: &str = "409 LeaseIsBreakingAndCannotBeAcquired";
     const NO_CHANGE: &str = "409 LeaseIsBreakingAndCannotBeChanged";
     const NO_RENEW: &str = "409 LeaseIsBrokenAndCannotBeRenewed";
-    // Columns: available, leased, breaking, broken, expired. A success names the state that it leads to; a
-    // break also how long it takes.
+    // Columns: available, leased, breaking, broken, expired. A success names the resulting state; a break
+    // also its duration.
     let table = [
         ("lease-action=acquire lease-duration=30", ["201 leased", TAKEN, TAKEN, "201 leased", "201 leased"]),
         (
@@ -138,7 +137,7 @@ async fn lease_actions_do_in_every_state_what_the_table_says() {
                     (Some(_), Some(_)) => panic!("{case}"),
                 }
                 assert_eq!(outcome, *expected, "{case}");
-                assert_eq!(reply.etag(), before.etag(), "{case}: no action changes the tag");
+                assert_eq!(reply.etag(), before.etag(), "{case}: no action changes the ETag");
                 assert_eq!(reply.header("last-modified"), before.header("last-modified"), "{case}");
                 assert_eq!(server.head(&blob, "").await.etag(), before.etag(), "{case}");
             }
@@ -147,7 +146,7 @@ async fn lease_actions_do_in_every_state_what_the_table_says() {
 }
 
 #[tokio::test]
-async fn a_break_takes_the_shorter_of_its_period_and_what_remains() {
+async fn lease_break_takes_the_shorter_of_break_period_and_remaining_time() {
     let server = start().await;
     server.create_container("con").await;
     for (at, (duration, period, time)) in [
@@ -178,8 +177,8 @@ async fn a_break_takes_the_shorter_of_its_period_and_what_remains() {
     }
 }
 
-/// How an operation uses a blob, its name, the type of blob it needs, and its method, query, headers and
-/// body.
+/// An operation on a blob: how it uses the blob, its name, the type of blob, and its method, query, headers
+/// and body.
 type Use = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
 const USES: [Use; 23] = [
@@ -232,18 +231,18 @@ const USES: [Use; 23] = [
     ("read", "Set Blob Tier", "BlockBlob", "PUT", "?comp=tier", "x-ms-access-tier: Cool", ""),
 ];
 
-/// The type of a page blob, with the header that it cannot be without.
+/// The type of a page blob, with its required header.
 const PAGE: &str = "PageBlob\nx-ms-blob-content-length: 512";
 
 #[tokio::test]
-async fn using_a_leased_blob_needs_what_the_table_says() {
+async fn operations_on_a_leased_blob_follow_the_documented_table() {
     let server = start().await;
     server.create_container("con").await;
     const ABSENT: &str = "412 LeaseNotPresentWithBlobOperation";
     const OTHER: &str = "412 LeaseIdMismatchWithBlobOperation";
     const MISSING: &str = "412 LeaseIdMissing";
     const LOST: &str = "412 LeaseLost";
-    // Columns: available, leased, breaking, broken, expired. A success names the state that it leads to.
+    // Columns: available, leased, breaking, broken, expired. A success names the resulting state.
     let table = [
         ("write", "lease-id=A", [ABSENT, "leased", "breaking", LOST, LOST]),
         ("write", "lease-id=B", [ABSENT, OTHER, OTHER, LOST, LOST]),
@@ -257,7 +256,7 @@ async fn using_a_leased_blob_needs_what_the_table_says() {
             for (state, expected) in STATES.iter().zip(cells) {
                 let blob = format!("/con/{n}-{row}-{state}");
                 server.put(&blob, &format!("x-ms-blob-type: {kind}"), "").await.expect(201);
-                server.bring_lease_to(&blob, state).await;
+                server.set_lease_state(&blob, state).await;
                 let all = format!("{own}\n{}", headers(words));
                 let reply = server.call(method, &format!("{blob}{query}"), &all, *body).await;
                 let outcome = match reply.header("x-ms-error-code") {
@@ -271,7 +270,7 @@ async fn using_a_leased_blob_needs_what_the_table_says() {
 }
 
 #[tokio::test]
-async fn a_lease_that_runs_out_before_the_commit_is_lost() {
+async fn write_is_refused_if_the_lease_expires_before_the_commit() {
     let server = start().await;
     server.create_container("con").await;
     let delete = ("write", "Delete Blob", "BlockBlob", "DELETE", "", "", "");
@@ -279,8 +278,8 @@ async fn a_lease_that_runs_out_before_the_commit_is_lost() {
     for (n, (_, name, kind, method, query, own, body)) in changes.chain([&delete]).enumerate() {
         let blob = format!("/con/{n}");
         let put = server.put(&blob, &format!("x-ms-blob-type: {kind}"), "").await.expect(201);
-        server.bring_lease_to(&blob, "leased").await;
-        server.watched.interposer.before_next_commit(server.time_passes(62));
+        server.set_lease_state(&blob, "leased").await;
+        server.watched.interposer.before_next_commit(server.let_time_pass(62));
         let all = format!("{own}\n{}", headers("lease-id=A"));
         let reply = server.call(method, &format!("{blob}{query}"), &all, *body).await;
         assert_eq!(reply.outcome(), (412, "LeaseLost"), "{name}");
@@ -288,26 +287,26 @@ async fn a_lease_that_runs_out_before_the_commit_is_lost() {
         assert_eq!(left.etag(), put.etag(), "{name}");
         assert_eq!(server.lease_state(&blob).await, "expired", "{name}");
     }
-    // So it is with containers.
+    // The same holds for containers.
     for (query, method) in [("", "DELETE"), ("&comp=metadata", "PUT")] {
         let name = container(&format!("con-{}", method.to_lowercase()));
         server.put(&name, "", "").await.expect(201);
-        server.bring_lease_to(&name, "leased").await;
-        server.watched.interposer.before_next_commit(server.time_passes(62));
+        server.set_lease_state(&name, "leased").await;
+        server.watched.interposer.before_next_commit(server.let_time_pass(62));
         let reply = server.call(method, &format!("{name}{query}"), &headers("lease-id=A"), "").await;
         assert_eq!(reply.outcome(), (412, "LeaseLost"), "{method}");
     }
     server.create_container("old").await;
-    server.bring_lease_to(&container("old"), "leased").await;
-    // The commit that reserves the old name is the third.
-    server.watched.interposer.before_commit_after(2, server.time_passes(62));
+    server.set_lease_state(&container("old"), "leased").await;
+    // The third commit of the rename reserves the old name.
+    server.watched.interposer.before_commit_skipping(2, server.let_time_pass(62));
     let rename = format!("x-ms-source-container-name: old\n{}", headers("source-lease-id=A"));
     server.put("/new?restype=container&comp=rename", &rename, "").await.refused(412, "LeaseLost");
     server.head(&container("old"), "").await.expect(200);
 }
 
 #[tokio::test]
-async fn a_lease_id_for_a_blob_that_is_not_there_is_one_too_many() {
+async fn lease_id_for_a_missing_blob_is_refused() {
     let server = start().await;
     server.create_container("con").await;
     for (_, name, _, method, query, own, body) in USES {
@@ -318,7 +317,7 @@ async fn a_lease_id_for_a_blob_that_is_not_there_is_one_too_many() {
 }
 
 #[tokio::test]
-async fn a_write_without_an_id_makes_an_ended_lease_forgotten_and_a_read_does_not() {
+async fn write_without_an_id_clears_an_ended_lease_and_a_read_does_not() {
     let server = start().await;
     server.create_container("con").await;
     server.blob_in_state("/con/read", "expired").await;
@@ -331,7 +330,7 @@ async fn a_write_without_an_id_makes_an_ended_lease_forgotten_and_a_read_does_no
 }
 
 #[tokio::test]
-async fn an_id_is_compared_as_a_guid_whatever_its_form() {
+async fn lease_ids_in_any_form_compare_as_guids() {
     let server = start().await;
     server.create_container("con").await;
     server.blob_in_state("/con/b", "leased").await;
@@ -342,7 +341,7 @@ async fn an_id_is_compared_as_a_guid_whatever_its_form() {
 }
 
 #[tokio::test]
-async fn malformed_lease_requests_are_refused_before_anything_is_looked_at() {
+async fn malformed_lease_request_is_refused_before_the_blob_is_read() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block_blob("/con/b", "").await;
@@ -369,7 +368,7 @@ async fn malformed_lease_requests_are_refused_before_anything_is_looked_at() {
 }
 
 #[tokio::test]
-async fn lease_actions_are_conditional() {
+async fn lease_actions_obey_conditions() {
     let server = start().await;
     server.create_container("con").await;
     let put = server.put_block_blob("/con/b", "").await;
@@ -394,7 +393,7 @@ async fn lease_actions_are_conditional() {
 }
 
 #[tokio::test]
-async fn a_lease_survives_replacement_and_restart() {
+async fn lease_survives_replacement_and_restart() {
     let server = start().await;
     server.create_container("con").await;
     server.blob_in_state("/con/b", "leased").await;
@@ -408,7 +407,7 @@ async fn a_lease_survives_replacement_and_restart() {
 }
 
 #[tokio::test]
-async fn before_leases_had_a_duration_they_had_a_minute() {
+async fn lease_in_old_versions_lasts_one_minute() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block_blob("/con/b", "").await;
@@ -423,11 +422,11 @@ async fn before_leases_had_a_duration_they_had_a_minute() {
 }
 
 #[tokio::test]
-async fn refusals_name_what_is_leased() {
+async fn lease_refusal_names_the_kind_of_resource() {
     let server = start().await;
     server.create_container("con").await;
     server.blob_in_state("/con/b", "leased").await;
-    server.bring_lease_to(&container("con"), "leased").await;
+    server.set_lease_state(&container("con"), "leased").await;
     let put = server.put("/con/b", "x-ms-blob-type: BlockBlob", "").await.refused(412, "LeaseIdMissing");
     let missing = "There is currently a lease on the blob and no lease ID was specified in the request.";
     assert!(put.text().contains(missing), "{}", put.text());
@@ -442,7 +441,7 @@ async fn refusals_name_what_is_leased() {
 }
 
 #[tokio::test]
-async fn an_id_for_a_blob_that_is_not_there_was_once_ignored() {
+async fn old_versions_ignore_the_lease_id_for_a_missing_blob() {
     let server = start().await;
     server.create_container("con").await;
     let with = |version: &str| headers(&format!("version={version} lease-id=A blob-type=BlockBlob"));

@@ -1,4 +1,4 @@
-//! List Blobs: order, pages, delimiters, odd names, what can be included, and what it costs.
+//! List Blobs: order, pages, delimiters, unusual names, included details, and cost.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) fn elements<'a>(text: &'a str, open: &str, close: &str) -> Vec<&'a st
     text.split(open).skip(1).map(|rest| rest.split_once(close).unwrap().0).collect()
 }
 
-/// Returns the names of a page, prefixes with a star behind them; and its marker.
+/// Returns the names of a page, with a star after prefixes, and its marker.
 pub(crate) fn names(text: &str) -> (Vec<String>, String) {
     let mut names = vec![];
     for entry in text.split("<Blob>").flat_map(|part| part.split("<BlobPrefix>")).skip(1) {
@@ -45,7 +45,7 @@ impl TestServer {
         self.get(&format!("{LIST}&{query}"), "").await.expect(200).text().to_owned()
     }
 
-    /// Returns the names of all pages together, and how many pages there were.
+    /// Returns the names of all pages together, and the number of pages.
     pub(crate) async fn pages(&self, query: &str) -> (Vec<String>, usize) {
         let (mut all, mut marker, mut pages) = (vec![], String::new(), 0);
         loop {
@@ -68,7 +68,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn names_come_in_the_order_of_their_bytes_and_pages_neither_repeat_nor_skip() {
+async fn names_are_in_byte_order_and_pages_neither_repeat_nor_skip() {
     let server = start().await;
     let sorted = ["A", "B", "Ba", "a", "a b", "a/b", "aa", "z", "ä", "\u{ffff}", "😀"];
     let mut shuffled = sorted;
@@ -86,7 +86,7 @@ async fn names_come_in_the_order_of_their_bytes_and_pages_neither_repeat_nor_ski
     }
     assert_eq!(server.pages("startFrom=a%20b&endBefore=z").await.0, sorted[4..7]);
     assert_eq!(server.pages("prefix=a&startFrom=A&maxresults=1").await.0, sorted[3..7]);
-    // What is put between two pages appears if it comes later, and never twice.
+    // A blob that is put between two pages appears if it sorts later, and never twice.
     let (first, marker) = names(&server.list("maxresults=3").await);
     server.put_block_blob("/con/AA", "").await;
     server.put_block_blob("/con/a%21", "").await;
@@ -98,7 +98,7 @@ async fn names_come_in_the_order_of_their_bytes_and_pages_neither_repeat_nor_ski
 }
 
 #[tokio::test]
-async fn every_name_that_a_blob_can_have_comes_back() {
+async fn every_valid_name_is_listed_unchanged() {
     let server = start().await;
     let odd = [
         " ",
@@ -137,7 +137,7 @@ async fn every_name_that_a_blob_can_have_comes_back() {
 }
 
 #[tokio::test]
-async fn a_delimiter_folds_what_lies_under_it() {
+async fn delimiter_folds_names_into_prefixes() {
     let server = start().await;
     let all = ["a", "a/1", "a/2/x", "a/2/y", "a/3", "a0", "b/", "b/1", "c--d--e", "c--f", "zz/"];
     server.put_all(&all).await;
@@ -168,7 +168,7 @@ async fn a_delimiter_folds_what_lies_under_it() {
     assert!(text.contains("<BlobPrefix><Name>a/2/</Name></BlobPrefix>"), "{text}");
 }
 
-/// Puts copies of a blob's row under many names, faster than requests could.
+/// Copies a blob's row to many names, which is faster than requests.
 async fn multiply(server: &TestServer, container_of: &str, names: impl Iterator<Item = String>) {
     let space = server.space_of(container_of);
     let seed = Partition::new(space, format!("b{container_of}"));
@@ -199,7 +199,7 @@ async fn multiply(server: &TestServer, container_of: &str, names: impl Iterator<
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_page_costs_what_it_shows_whatever_lies_under_a_prefix() {
+async fn cost_of_a_page_does_not_depend_on_the_blobs_under_its_prefixes() {
     let server = start().await;
     server.put_all(&["first", "huge/0", "last", "wide/0"]).await;
     multiply(&server, "huge/0", (0..20_000).map(|at| format!("huge/{at:05}"))).await;
@@ -209,7 +209,7 @@ async fn a_page_costs_what_it_shows_whatever_lies_under_a_prefix() {
     let read = server.watched.interposer.take_rows();
     assert!(read <= 100, "{read} rows were read for four entries");
 
-    // Where every entry is a prefix of its own, no more is read than there is.
+    // If every entry is a prefix of one blob, the scan reads each row once.
     let (found, pages) = server.pages("delimiter=/&prefix=wide/").await;
     assert_eq!((found.len(), pages), (2001, 1));
     let read = server.watched.interposer.take_rows();
@@ -225,7 +225,7 @@ async fn a_page_costs_what_it_shows_whatever_lies_under_a_prefix() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_page_of_what_cannot_be_seen_ends_early_and_says_where_to_go_on() {
+async fn page_of_hidden_blobs_ends_early_with_a_marker() {
     let server = start().await;
     server.put_all(&["a", "gone/0", "gone/live", "z"]).await;
     server.soft_delete(Some(1)).await;
@@ -247,7 +247,7 @@ async fn a_page_of_what_cannot_be_seen_ends_early_and_says_where_to_go_on() {
 }
 
 #[tokio::test]
-async fn entries_of_all_types_end_alike() {
+async fn entries_of_all_blob_types_end_with_ormetadata() {
     let server = start().await;
     server.put_all(&["b"]).await;
     server.put("/con/a", "x-ms-blob-type: AppendBlob", "").await.expect(201);
@@ -257,7 +257,7 @@ async fn entries_of_all_types_end_alike() {
 }
 
 #[tokio::test]
-async fn an_entry_says_what_the_service_says() {
+async fn entry_has_the_documented_elements() {
     let server = start().await;
     server.create_container("con").await;
     let headers = "x-ms-blob-type: BlockBlob
@@ -299,7 +299,7 @@ async fn an_entry_says_what_the_service_says() {
 }
 
 #[tokio::test]
-async fn page_and_append_blobs_say_what_they_are() {
+async fn entries_of_page_and_append_blobs_have_their_properties() {
     let server = start().await;
     server.create_container("con").await;
     let page = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 1024\nx-ms-blob-sequence-number: 7";
@@ -318,7 +318,7 @@ async fn page_and_append_blobs_say_what_they_are() {
 }
 
 #[tokio::test]
-async fn a_blob_of_staged_blocks_alone_is_listed_if_it_is_asked_for() {
+async fn uncommitted_blob_is_listed_on_request() {
     let server = start().await;
     server.put_all(&["a"]).await;
     server.put("/con/b?comp=block&blockid=AAAA", "", "x").await.expect(201);
@@ -333,7 +333,7 @@ async fn a_blob_of_staged_blocks_alone_is_listed_if_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn more_staged_blocks_than_a_page_has_entries_do_not_hold_up_a_listing() {
+async fn listing_skips_the_rows_of_staged_blocks() {
     let server = start().await;
     server.put_all(&["a", "b"]).await;
     server.versioning(true).await;
@@ -354,7 +354,7 @@ fn base64(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn bad_parameters_are_refused() {
+async fn invalid_parameters_are_refused() {
     let server = start().await;
     server.create_container("con").await;
     for (query, status, code) in [
@@ -380,7 +380,7 @@ async fn bad_parameters_are_refused() {
     server.get("/No?restype=container&comp=list", "").await.refused(400, "OutOfRangeInput");
 }
 
-/// Returns a signature for a directory, or for the container if that is empty.
+/// Returns a signature for a directory, or for the container if `directory` is empty.
 fn directory_sas(directory: &str, permissions: &str) -> String {
     let path = format!("con/{directory}");
     let resource = Resource {
@@ -399,7 +399,7 @@ fn directory_sas(directory: &str, permissions: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_signature_for_a_directory_shows_what_is_in_it_and_nothing_else() {
+async fn directory_signature_lists_only_its_directory() {
     let server = start().await;
     let all = ["a", "a/b", "a/b!", "a/b!/x", "a/b/1", "a/b/2/x", "a/b0", "a/bc", "a/c/1"];
     server.put_all(&all).await;
@@ -419,7 +419,7 @@ async fn a_signature_for_a_directory_shows_what_is_in_it_and_nothing_else() {
         let reply = server.send("GET", &format!("{LIST}&prefix={prefix}&{sas}"), "", "").await;
         assert_eq!(reply.status, 403, "{prefix}");
     }
-    // An invented marker does not lead out of the prefix.
+    // A forged marker does not lead out of the prefix.
     for marker in ["a/c/1", "a/c/1\0\u{7f}", "a/b0\0z", "a/bc", "a"] {
         use base64::Engine;
         let marker = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(marker);
@@ -432,7 +432,7 @@ async fn a_signature_for_a_directory_shows_what_is_in_it_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_is_included_is_shown_only_if_it_is_asked_for() {
+async fn details_are_listed_only_on_request() {
     let server = start().await;
     server.create_container("con").await;
     server.put("/con/b", "x-ms-blob-type: BlockBlob\nx-ms-tags: colour=blue&size=3", "x").await.expect(201);
@@ -474,7 +474,7 @@ async fn what_is_included_is_shown_only_if_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn tags_are_shown_to_those_who_may_read_tags() {
+async fn listing_tags_requires_permission_to_read_tags() {
     let server = start().await;
     server.put_all(&["a"]).await;
     let target = format!("{LIST}&include=tags");
@@ -487,7 +487,7 @@ async fn tags_are_shown_to_those_who_may_read_tags() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_sees_every_blob_that_was_there_all_along() {
+async fn listing_has_every_blob_that_existed_throughout() {
     const WRITERS: usize = 32;
     let server = Arc::new(start().await);
     let fixed: Vec<_> = (0..200).map(|at| format!("{at:03}")).collect();
@@ -506,7 +506,7 @@ async fn a_listing_sees_every_blob_that_was_there_all_along() {
     let writers: Vec<_> = writers.collect();
     while writers.iter().any(|writer| !writer.is_finished()) {
         let (found, _) = server.pages("maxresults=37").await;
-        assert!(found.is_sorted_by(|a, b| a < b), "no name comes twice");
+        assert!(found.is_sorted_by(|a, b| a < b), "a name was listed twice");
         assert_eq!(found.iter().filter(|name| name.len() == 3).count(), fixed.len());
     }
     for writer in writers {
@@ -516,7 +516,7 @@ async fn a_listing_sees_every_blob_that_was_there_all_along() {
 }
 
 #[tokio::test]
-async fn a_public_container_shows_versions_but_nothing_deleted_or_unfinished() {
+async fn anonymous_listing_may_include_versions_but_not_deleted_or_uncommitted_blobs() {
     let server = start().await;
     server
         .signed("PUT", "/open?restype=container", "x-ms-blob-public-access: container", "")

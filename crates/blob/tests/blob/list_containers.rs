@@ -3,7 +3,7 @@
 use crate::support::{TestServer, start};
 use lazuli_account::Setting;
 
-/// Returns the containers of a page, deleted ones with `!` behind them; and its marker.
+/// Returns the containers of a page, with `!` after deleted ones, and its marker.
 fn containers(text: &str) -> (Vec<String>, String) {
     let entries = text.split("<Container>").skip(1);
     let name = |entry: &str| {
@@ -34,7 +34,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn containers_come_in_order_and_in_pages() {
+async fn containers_are_listed_in_order_and_in_pages() {
     let server = start().await;
     for name in ["bbb", "abc-2", "abc", "$web", "abc-1", "$root"] {
         server.create_container(name).await;
@@ -48,14 +48,14 @@ async fn containers_come_in_order_and_in_pages() {
     assert_eq!(server.all_containers("prefix=abc-&maxresults=1").await.0, ["abc-1", "abc-2"]);
     assert_eq!(server.all_containers("prefix=x").await.0, [""; 0]);
     assert_eq!(server.all_containers("include=system").await.0, sorted);
-    // A container that is deleted, swept or not, is not listed.
+    // A deleted container is not listed, whether it is swept or not.
     server.delete("/abc-1?restype=container", "").await.expect(202);
     assert_eq!(server.all_containers("prefix=abc-&maxresults=1").await, (vec!["abc-2".into()], 1));
     assert_eq!(server.all_containers("include=deleted&prefix=abc-").await.0, ["abc-2"]);
 }
 
 #[tokio::test]
-async fn an_entry_says_what_the_service_says() {
+async fn entry_has_the_documented_elements() {
     let server = start().await;
     let created = server
         .signed("PUT", "/con?restype=container", "x-ms-meta-a: 1\nx-ms-blob-public-access: blob", "")
@@ -83,7 +83,7 @@ async fn an_entry_says_what_the_service_says() {
 }
 
 #[tokio::test]
-async fn deleted_containers_are_listed_with_their_versions_until_their_days_are_over() {
+async fn deleted_containers_are_listed_with_versions_until_their_retention_ends() {
     let server = start().await;
     server.set(Setting::ContainerSoftDelete(Some(2))).await;
     for _ in 0..2 {
@@ -111,7 +111,7 @@ async fn deleted_containers_are_listed_with_their_versions_until_their_days_are_
 }
 
 #[tokio::test]
-async fn bad_parameters_are_refused() {
+async fn invalid_parameters_are_refused() {
     let server = start().await;
     for (query, status, code) in [
         ("maxresults=0", 400, "OutOfRangeQueryParameterValue"),

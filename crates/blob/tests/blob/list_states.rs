@@ -1,4 +1,4 @@
-//! List Blobs: snapshots, versions and what was deleted, and in which order they stand.
+//! List Blobs: snapshots, versions and deleted states, and their order.
 
 use crate::list::{LIST, elements, names};
 use crate::support::{TestServer, start};
@@ -18,8 +18,8 @@ impl TestServer {
     }
 }
 
-/// Every entry as `name` and, if it has one, `@snapshot` or `#version`, `!` if it is deleted, `=` if it is
-/// current.
+/// Returns the name of every entry. It is followed by `@snapshot` or `#version`, by `!` if the state is
+/// deleted, and by `=` if it is current.
 pub(crate) fn states(text: &str) -> Vec<String> {
     let element = |entry: &str, name: &str| {
         elements(entry, &format!("<{name}>"), "<").first().map(|value| (*value).to_owned())
@@ -42,7 +42,7 @@ pub(crate) fn states(text: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn snapshots_come_oldest_first_and_the_blob_after_them() {
+async fn snapshots_are_listed_oldest_first_before_their_blob() {
     let server = start().await;
     server.put_all(&["a", "b", "c"]).await;
     let first = server.snapshot("/con/b").await;
@@ -59,14 +59,14 @@ async fn snapshots_come_oldest_first_and_the_blob_after_them() {
 }
 
 #[tokio::test]
-async fn live_and_deleted_snapshots_stand_in_the_order_of_time() {
+async fn live_and_deleted_snapshots_are_in_time_order() {
     let server = start().await;
     server.put_all(&["a", "b", "c"]).await;
     server.soft_delete(Some(3)).await;
     let mut expected = vec!["a".to_owned()];
     for at in 0..100 {
         let snapshot = server.snapshot("/con/b").await;
-        // Each of the two kinds has more than are read at once, here and there in a row.
+        // Both kinds have more rows than are read at once, in long and in short runs.
         let is_deleted = at % 3 == 0 || (10..50).contains(&at);
         if is_deleted {
             server.delete(&format!("/con/b?snapshot={snapshot}"), "").await.expect(202);
@@ -84,7 +84,7 @@ async fn live_and_deleted_snapshots_stand_in_the_order_of_time() {
 }
 
 #[tokio::test]
-async fn versions_and_snapshots_live_and_deleted_stand_in_the_order_of_time_in_pages_of_any_size() {
+async fn states_are_in_time_order_for_any_page_size() {
     let server = start().await;
     server.create_container("con").await;
     server.versioning(true).await;
@@ -104,8 +104,11 @@ async fn versions_and_snapshots_live_and_deleted_stand_in_the_order_of_time_in_p
     let stamp = |state: &String| state.split(['@', '#', '!', '=']).nth(1).unwrap().to_owned();
     assert!(listed.is_sorted_by_key(stamp) && listed.last().unwrap().ends_with('='), "{listed:?}");
     assert_eq!(listed.iter().filter(|state| state.contains('!')).count(), 2);
-    assert!(listed[1].ends_with('!') || listed[2].ends_with('!'), "among those that live: {listed:?}");
-    // Nothing current: what is left are versions, deleted ones among them.
+    assert!(
+        listed[1].ends_with('!') || listed[2].ends_with('!'),
+        "deleted states must be among the live ones: {listed:?}"
+    );
+    // The blob has no current state, only versions, some of them deleted.
     for name in ["d", "e"] {
         let first = server.put_block_blob(&format!("/con/{name}"), "").await;
         server.put_block_blob(&format!("/con/{name}"), "").await;
@@ -136,12 +139,12 @@ async fn versions_and_snapshots_live_and_deleted_stand_in_the_order_of_time_in_p
 }
 
 #[tokio::test]
-async fn pages_of_any_size_hold_what_one_page_holds_whatever_is_included() {
+async fn pages_of_any_size_list_the_same_entries() {
     let server = start().await;
     server.create_container("con").await;
     server.versioning(true).await;
     server.soft_delete(Some(3)).await;
-    // A letter is a step: put, snapshot, delete the earlier version, delete the latest, delete the current
+    // Each letter is a step: put, snapshot, delete the earlier version, the latest version, or the current
     // state.
     let blobs = ["ps", "pspsp", "px", "ppx", "ppex", "psse", "pssx", "ppxl", "ppsxl", "pspexl", "psexl"];
     for name in blobs {
@@ -179,7 +182,7 @@ async fn pages_of_any_size_hold_what_one_page_holds_whatever_is_included() {
 }
 
 #[tokio::test]
-async fn what_is_deleted_is_listed_if_it_is_asked_for_and_can_be_restored() {
+async fn deleted_blobs_are_listed_on_request_and_can_be_restored() {
     let server = start().await;
     server.put_all(&["a", "b", "c/1"]).await;
     let snapshot = server.snapshot("/con/b").await;
@@ -197,14 +200,14 @@ async fn what_is_deleted_is_listed_if_it_is_asked_for_and_can_be_restored() {
     assert_eq!(server.list("include=deleted").await.matches(retention).count(), 2);
     let both = ["a!".to_owned(), format!("b@{snapshot}!"), "b".to_owned(), "c/1!".to_owned()];
     assert_eq!(states(&server.list("include=deleted,snapshots").await), both);
-    assert_eq!(names(&server.list("delimiter=/").await).0, ["b"], "nothing under c/ can be seen");
+    assert_eq!(names(&server.list("delimiter=/").await).0, ["b"], "c/ contains only a deleted blob");
     assert_eq!(names(&server.list("delimiter=/&include=deleted").await).0, ["a", "b", "c/*"]);
     server.advance(3 * 86_400);
     assert_eq!(states(&server.list("include=deleted,snapshots").await), ["b"]);
 }
 
 #[tokio::test]
-async fn versions_come_oldest_first_and_the_current_one_says_that_it_is() {
+async fn versions_are_listed_oldest_first_and_the_current_one_is_marked() {
     let server = start().await;
     server.create_container("con").await;
     server.versioning(true).await;
@@ -216,7 +219,7 @@ async fn versions_come_oldest_first_and_the_current_one_says_that_it_is() {
     let gone = server.put_block_blob("/con/d/b", "").await.header("x-ms-version-id").unwrap().to_owned();
     let [first, second, third] = &versions[..] else { panic!() };
     server.delete("/con/d/b", "").await.expect(202);
-    // Folded once, however many earlier versions it has.
+    // A prefix is listed once, however many earlier versions its blobs have.
     server.put_block_blob("/con/folded/b", "1").await;
     server.put_block_blob("/con/folded/b", "2").await;
     for includes in ["versions", "versions,deletedwithversions", "deletedwithversions"] {

@@ -1,5 +1,5 @@
-//! The blob service over a real port: one file for each family of operations, one program, so that it links
-//! once.
+//! Tests the blob service over a real port, with one file for each family of operations. They are one
+//! program, so that they are linked only once.
 #![allow(clippy::unwrap_used, dead_code)]
 
 mod append;
@@ -9,7 +9,6 @@ mod clock;
 mod condition;
 mod container;
 mod copy;
-mod copy_outside;
 mod create_only;
 mod delete;
 mod encryption;
@@ -27,12 +26,13 @@ mod put;
 mod put_from_url;
 mod query;
 mod race;
+mod remote_copy;
 mod rename;
 mod retention;
 mod snapshot;
+mod store_probe;
 mod structured;
 mod support;
 mod tags;
 mod tier;
-mod watched;
 mod website;

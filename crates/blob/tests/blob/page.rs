@@ -1,4 +1,4 @@
-//! Page blobs: Put Page, Get Page Ranges, and what changed since a snapshot.
+//! Page blobs: Put Page, Get Page Ranges, and differences since a snapshot.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ impl TestServer {
         self.put(&format!("{target}?comp=page"), &headers, "").await
     }
 
-    /// Returns the ranges of a list, `-` before those that were cleared.
+    /// Returns the ranges of a list, see [`short`].
     async fn ranges(&self, target: &str, query: &str, headers: &str) -> String {
         let separator = if target.contains('?') { '&' } else { '?' };
         let reply = self.get(&format!("{target}{separator}comp=pagelist{query}"), headers).await.expect(200);
@@ -41,8 +41,8 @@ impl TestServer {
     }
 }
 
-/// `<PageRange><Start>0</Start><End>511</End></PageRange>` is `0-511`, a cleared range `!0-511`, a marker
-/// `>512`.
+/// Abbreviates a list: `<PageRange><Start>0</Start><End>511</End></PageRange>` is `0-511`, a cleared range
+/// `!0-511`, a marker `>512`.
 fn short(xml: &str) -> String {
     let xml = xml.strip_prefix("<?xml version=\"1.0\" encoding=\"utf-8\"?><PageList>").unwrap();
     let xml = xml.strip_suffix("</PageList>").unwrap();
@@ -59,7 +59,7 @@ async fn start_with_box() -> TestServer {
 }
 
 #[tokio::test]
-async fn pages_are_written_and_cleared_and_the_rest_reads_as_zeros() {
+async fn unwritten_and_cleared_pages_read_as_zeros() {
     let server = start_with_box().await;
     let created = server.create_pages("/box/p", 8 * PAGE).await;
     assert_eq!(server.get("/box/p", "").await.body, vec![0; 8 * 512]);
@@ -82,7 +82,7 @@ async fn pages_are_written_and_cleared_and_the_rest_reads_as_zeros() {
 }
 
 #[tokio::test]
-async fn bodies_are_verified() {
+async fn page_bodies_are_verified() {
     let server = start_with_box().await;
     server.create_pages("/box/p", PAGE).await;
     let page = vec![1; 512];
@@ -139,7 +139,7 @@ async fn requests_that_are_not_whole_pages_within_the_blob_are_refused() {
 }
 
 #[tokio::test]
-async fn the_sequence_number_decides_after_lease_and_conditions() {
+async fn sequence_number_is_checked_after_lease_and_conditions() {
     let server = start_with_box().await;
     let headers = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512\nx-ms-blob-sequence-number: 7";
     server.put("/box/p", headers, "").await.expect(201);
@@ -195,7 +195,7 @@ async fn ranges_are_listed_within_a_range_and_page_by_page() {
     assert_eq!(server.ranges("/box/p", "&maxresults=2&marker=5120", "").await, "5120-5631 32256-32767");
     assert_eq!(server.ranges("/box/p", "&maxresults=1&marker=5120", "").await, "5120-5631 >32256");
     assert_eq!(server.ranges("/box/p", "&marker=32768", "").await, "");
-    // Before there were pages there was only everything.
+    // Versions without markers return the whole list.
     assert_eq!(server.ranges("/box/p", "&maxresults=2", "x-ms-version: 2019-12-12").await, all);
     for (query, code) in [
         ("maxresults=0", "OutOfRangeQueryParameterValue"),
@@ -213,11 +213,11 @@ async fn ranges_are_listed_within_a_range_and_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_list_longer_than_a_piece_arrives_whole() {
+async fn list_longer_than_one_piece_is_complete() {
     let server = start_with_box().await;
     let pages = 3000;
     server.create_pages("/box/p", pages * 2 * PAGE).await;
-    // Every other page: written in large steps, then cleared in between.
+    // Every second page is in use: the ranges are written in large steps, then pages between are cleared.
     for start in (0..pages * 2 * PAGE).step_by(2 * MIB as usize) {
         server.fill("/box/p", start..(start + 2 * MIB).min(pages * 2 * PAGE), 1).await;
     }
@@ -231,7 +231,7 @@ async fn a_list_longer_than_a_piece_arrives_whole() {
 }
 
 #[tokio::test]
-async fn differences_are_those_since_the_snapshot() {
+async fn differences_since_a_snapshot_are_listed() {
     let server = start_with_box().await;
     server.create_pages("/box/p", 16 * PAGE).await;
     server.fill("/box/p", 0..4 * PAGE, 1).await;
@@ -268,7 +268,7 @@ async fn differences_are_those_since_the_snapshot() {
     let since_first = format!("/box/p?comp=pagelist&prevsnapshot={first}");
     server.delete(&at(&first), "").await.expect(202);
     server.get(&since_first, "").await.refused(409, "PreviousSnapshotNotFound");
-    // A smaller blob ends; what lay behind is not its own any more.
+    // A resize to a smaller length cuts the list. The bytes after the new end no longer belong to the blob.
     server.put("/box/p?comp=properties", "x-ms-blob-content-length: 1536", "").await.expect(200);
     assert_eq!(server.ranges("/box/p", &since(&second), "").await, "");
     server.create_pages("/box/p", 16 * PAGE).await;
@@ -277,9 +277,9 @@ async fn differences_are_those_since_the_snapshot() {
 }
 
 #[tokio::test]
-async fn lists_and_differences_are_those_of_a_plain_model() {
+async fn lists_and_differences_match_a_model() {
     let server = start_with_box().await;
-    // Small ones live in their row, large ones do not.
+    // Small content is inline in the row, large content is in extents.
     for (name, pages) in [("small", 12), ("large", 200)] {
         let target = format!("/box/{name}");
         server.create_pages(&target, pages * PAGE).await;
@@ -316,10 +316,10 @@ async fn lists_and_differences_are_those_of_a_plain_model() {
     }
 }
 
-/// Stands in a model for a page that was cleared.
+/// Marks a cleared page in a model.
 const CLEARED: u8 = 255;
 
-/// Returns the list of differences between two states, which have a byte for each page: 0 if the page was
+/// Returns the expected differences between two states, which have a byte for each page: 0 if the page was
 /// never written.
 fn differences(old: &[u8], new: &[u8]) -> String {
     let mut list: Vec<(char, u64, u64)> = vec![];
@@ -340,7 +340,7 @@ fn differences(old: &[u8], new: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn the_largest_blob_costs_only_what_is_written() {
+async fn page_blob_of_maximum_length_occupies_only_written_pages() {
     let server = start_with_box().await;
     let length = 8 * TIB;
     server.create_pages("/box/p", length).await;
@@ -363,7 +363,7 @@ async fn the_largest_blob_costs_only_what_is_written() {
 }
 
 #[tokio::test]
-async fn pages_written_at_once_by_many_clients_all_arrive() {
+async fn concurrent_page_writes_are_all_kept() {
     let server = start_with_box().await;
     let clients = 48;
     server.create_pages("/box/p", clients * 16 * PAGE).await;
@@ -375,7 +375,7 @@ async fn pages_written_at_once_by_many_clients_all_arrive() {
     let mut tags: Vec<_> = replies.iter().map(|reply| reply.etag().to_owned()).collect();
     tags.sort();
     tags.dedup();
-    assert_eq!(tags.len(), clients as usize, "every write has a tag of its own");
+    assert_eq!(tags.len(), clients as usize, "every write has its own ETag");
     let body = server.get("/box/p", "").await.body;
     assert!(body.chunks(16 * 512).enumerate().all(|(at, part)| part.iter().all(|b| *b == at as u8 + 1)));
 }

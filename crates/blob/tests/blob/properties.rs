@@ -15,7 +15,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn one_content_header_sets_all_six_and_a_request_without_any_clears_them() {
+async fn one_content_header_sets_all_six_and_an_empty_request_clears_them() {
     let server = start().await;
     server.create_container("con").await;
     let all = "x-ms-blob-type: BlockBlob
@@ -44,7 +44,7 @@ async fn one_content_header_sets_all_six_and_a_request_without_any_clears_them()
 }
 
 #[tokio::test]
-async fn a_page_blob_is_resized_and_numbered_and_keeps_its_content_headers() {
+async fn page_blob_resize_and_renumber_keep_content_headers() {
     let server = start().await;
     server.create_container("con").await;
     let create = format!("{PAGE_BLOB}1024\nx-ms-blob-content-type: image/x\nx-ms-blob-sequence-number: 5");
@@ -75,7 +75,7 @@ async fn a_page_blob_is_resized_and_numbered_and_keeps_its_content_headers() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_set_is_refused() {
+async fn invalid_properties_are_refused() {
     let server = start().await;
     server.create_container("con").await;
     server.put("/con/p", &format!("{PAGE_BLOB}512"), "").await.expect(201);
@@ -108,7 +108,7 @@ async fn what_cannot_be_set_is_refused() {
 }
 
 #[tokio::test]
-async fn an_md5_that_is_set_is_kept_whatever_it_is() {
+async fn md5_property_is_stored_unchecked() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block_blob("/con/b", "hello").await;
@@ -136,8 +136,8 @@ async fn metadata_is_replaced_as_a_whole() {
     assert_eq!(server.head("/con/b", "").await.header("x-ms-meta-b"), None);
 }
 
-/// Returns a request as its bytes, and the reply as its bytes: HTTP libraries of Rust know no capital letters
-/// in names.
+/// Sends a request as raw bytes, and returns the raw reply. HTTP libraries of Rust lower the case of header
+/// names.
 async fn bytes(server: &TestServer, request: &str, target: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let target = allowed(target);
@@ -152,7 +152,7 @@ async fn bytes(server: &TestServer, request: &str, target: &str, headers: &str) 
 }
 
 #[tokio::test]
-async fn metadata_comes_back_as_it_was_spelled() {
+async fn metadata_names_keep_their_case() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block_blob("/con/b", "hello").await;
@@ -176,7 +176,7 @@ async fn metadata_comes_back_as_it_was_spelled() {
 }
 
 #[tokio::test]
-async fn many_short_pairs_of_metadata_are_kept_with_their_spelling() {
+async fn many_short_metadata_pairs_keep_their_case() {
     let server = start().await;
     server.create_container("con").await;
     let pairs: Vec<_> = (0..200).map(|n| format!("x-ms-meta-Name{n}: value {n}\r\n")).collect();
@@ -188,7 +188,7 @@ async fn many_short_pairs_of_metadata_are_kept_with_their_spelling() {
 }
 
 #[tokio::test]
-async fn setting_metadata_makes_a_version_and_setting_properties_does_not() {
+async fn set_metadata_creates_a_version_and_set_properties_does_not() {
     let server = start().await;
     server.create_container("con").await;
     server.set(Setting::BlobVersioning(true)).await;

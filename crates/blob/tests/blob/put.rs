@@ -9,7 +9,7 @@ use crate::support::{ACCOUNT, allowed, key, start};
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 
 #[tokio::test]
-async fn small_and_large_bodies_come_back_byte_for_byte() {
+async fn small_and_large_bodies_round_trip() {
     let server = start().await;
     server.create_container("things").await;
     for length in [0, 1, 4096, 8193, 70_000, 5 << 20] {
@@ -25,7 +25,7 @@ async fn small_and_large_bodies_come_back_byte_for_byte() {
     assert_eq!(part.body.len(), 11);
     assert_eq!(part.header("content-range"), Some("bytes 8190-8200/5242880"));
     let all = server.get("/things/b", "x-ms-range: bytes=-1-").await.expect(200);
-    assert_eq!(all.body.len(), 5 << 20, "what is no range is ignored");
+    assert_eq!(all.body.len(), 5 << 20, "an invalid range is ignored");
     let both = "x-ms-range-get-content-md5: true\nx-ms-range-get-content-crc64: true";
     for range in ["", "x-ms-range: bytes=0-9"] {
         let refused = server.get("/things/b", &format!("{range}\n{both}")).await;
@@ -45,7 +45,7 @@ async fn only_replaced_bytes_in_extents_count_as_garbage() {
     server.delete("/things/small", "").await.expect(202);
     let mismatch = format!("{BLOCK}\ncontent-md5: {}", "A".repeat(22) + "==");
     server.put("/things/small", &mismatch, small).await.refused(400, "Md5Mismatch");
-    assert_eq!(released(), 0, "the records hold these bytes");
+    assert_eq!(released(), 0, "inline bytes are not garbage");
     let large = vec![2; 256 << 10];
     server.put("/things/large", BLOCK, large.clone()).await.expect(201);
     server.put("/things/large", &mismatch, large.clone()).await.refused(400, "Md5Mismatch");
@@ -55,7 +55,7 @@ async fn only_replaced_bytes_in_extents_count_as_garbage() {
 }
 
 #[tokio::test]
-async fn headers_and_metadata_are_kept() {
+async fn headers_and_metadata_round_trip() {
     let server = start().await;
     server.create_container("things").await;
     let headers = "x-ms-blob-type: BlockBlob
@@ -90,7 +90,7 @@ async fn headers_and_metadata_are_kept() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing() {
+async fn body_with_a_wrong_digest_is_refused_and_not_stored() {
     let server = start().await;
     server.create_container("things").await;
     for name in ["content-md5", "x-ms-blob-content-md5"] {
@@ -116,7 +116,7 @@ async fn a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing()
 }
 
 #[tokio::test]
-async fn conditions_decide_about_replacing() {
+async fn put_blob_obeys_conditions() {
     let server = start().await;
     server.create_container("things").await;
     let first = server.put("/things/b", &format!("{BLOCK}\nif-none-match: *"), "1").await.expect(201);
@@ -131,7 +131,7 @@ async fn conditions_decide_about_replacing() {
 }
 
 #[tokio::test]
-async fn a_blob_is_replaced_only_by_one_of_its_type() {
+async fn blob_is_replaced_only_by_one_of_its_type() {
     let server = start().await;
     server.create_container("things").await;
     let page = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512";
@@ -161,7 +161,7 @@ async fn a_blob_is_replaced_only_by_one_of_its_type() {
 }
 
 #[tokio::test]
-async fn a_backslash_in_a_name_is_a_slash() {
+async fn backslash_in_a_name_is_a_slash() {
     let server = start().await;
     server.create_container("con").await;
     server.put("/con/a%5Cb%5Cd", BLOCK, "one").await.expect(201);

@@ -9,7 +9,7 @@ use crate::support::{ACCOUNT, Reply, TestServer, allowed, start, start_allowing}
 
 const APPEND: &str = "x-ms-blob-type: AppendBlob";
 
-/// The operations: where they write to, and the headers that they need.
+/// The operations: the blobs that they write, and the headers that they need.
 const WAYS: [(&str, &str); 2] =
     [("/things/block?comp=block&blockid=AAAA", ""), ("/things/append?comp=appendblock", "")];
 
@@ -17,7 +17,8 @@ fn bytes(length: usize) -> Bytes {
     (0..length).map(|i| (i * 31 % 253) as u8).collect::<Vec<_>>().into()
 }
 
-/// Returns whether a reply reports the CRC64 of a source. Else it must report the MD5, never both.
+/// Returns whether a reply reports the CRC64 of a source. Fails the test unless it reports either that or the
+/// MD5.
 fn reports_crc64(reply: &Reply) -> bool {
     let told = ["content-md5", "x-ms-content-crc64"].map(|name| reply.header(name).is_some());
     assert_ne!(told[0], told[1], "{reply:?}");
@@ -40,8 +41,8 @@ impl TestServer {
         self.put(target, &format!("x-ms-copy-source: {url}\n{headers}"), "").await
     }
 
-    /// Returns what the operations have written, and removes it.
-    async fn taken(&self, target: &str) -> Bytes {
+    /// Returns the bytes that the operations have written, and deletes them.
+    async fn read_and_delete(&self, target: &str) -> Bytes {
         let blob = target.split('?').next().unwrap();
         if blob == "/things/block" {
             self.put("/things/block?comp=blocklist", "", "<BlockList><Latest>AAAA</Latest></BlockList>")
@@ -65,7 +66,7 @@ async fn with_source(body: Bytes) -> TestServer {
 }
 
 #[tokio::test]
-async fn any_part_of_a_source_can_be_taken() {
+async fn any_range_of_a_source_can_be_copied() {
     let body = bytes(3 << 20);
     let server = with_source(body.clone()).await;
     let end = body.len();
@@ -83,13 +84,13 @@ async fn any_part_of_a_source_can_be_taken() {
             let put =
                 server.put_from(&server.source(), target, &format!("{headers}\n{range}")).await.expect(201);
             assert_eq!(reports_crc64(&put), target == WAYS[0].0);
-            assert!(server.taken(target).await == body.slice(part), "{target} {range}");
+            assert!(server.read_and_delete(target).await == body.slice(part), "{target} {range}");
         }
     }
 }
 
 #[tokio::test]
-async fn what_was_taken_stays_when_the_source_goes() {
+async fn copied_bytes_survive_the_delete_of_the_source() {
     let body = bytes(1 << 20);
     let server = with_source(body.clone()).await;
     for (target, headers) in WAYS {
@@ -99,12 +100,12 @@ async fn what_was_taken_stays_when_the_source_goes() {
     server.delete("/things/source", "").await.expect(202);
     let server = server.restart().await;
     for (target, _) in WAYS {
-        assert!(server.taken(target).await == body.slice(1000..900_001), "{target}");
+        assert!(server.read_and_delete(target).await == body.slice(1000..900_001), "{target}");
     }
 }
 
 #[tokio::test]
-async fn ranges_and_sources_that_make_no_sense_are_refused() {
+async fn invalid_source_ranges_and_urls_are_refused() {
     let server = with_source(bytes(1000)).await;
     server.put_block_blob("/things/empty", "").await;
     let none = server.source().replace("source", "none");
@@ -128,7 +129,7 @@ async fn ranges_and_sources_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
-async fn digests_of_the_source_are_verified_and_told() {
+async fn source_digests_are_verified_and_reported() {
     let body = bytes(100_000);
     let server = with_source(body.clone()).await;
     let part =
@@ -165,7 +166,7 @@ async fn digests_of_the_source_are_verified_and_told() {
 }
 
 #[tokio::test]
-async fn conditions_on_the_source_and_on_the_target() {
+async fn source_and_target_conditions_are_checked() {
     let server = with_source(bytes(1000)).await;
     let etag = server.head("/things/source", "").await.etag().to_owned();
     for (target, headers) in WAYS {
@@ -206,7 +207,7 @@ async fn conditions_on_the_source_and_on_the_target() {
 }
 
 #[tokio::test]
-async fn the_part_is_limited_by_the_version() {
+async fn source_range_limit_depends_on_the_version() {
     let server = with_source(bytes(1000)).await;
     let page = format!("x-ms-blob-type: PageBlob\nx-ms-blob-content-length: {}", 200 << 20);
     server.put("/things/large", &page, "").await.expect(201);
@@ -223,7 +224,7 @@ async fn the_part_is_limited_by_the_version() {
 }
 
 #[tokio::test]
-async fn parts_of_sources_elsewhere_are_fetched() {
+async fn ranges_of_remote_sources_are_fetched() {
     let web = Web::serve(WebDocument::new(bytes(500_000))).await;
     let server = start_allowing(&[&web.allowed()]).await;
     server.create_container("things").await;
@@ -234,7 +235,7 @@ async fn parts_of_sources_elsewhere_are_fetched() {
             let range = format!("{headers}\nx-ms-source-range: bytes=1000-400000");
             let put = server.put_from(&web.url(), target, &range).await.expect(201);
             assert_eq!(reports_crc64(&put), target == WAYS[0].0);
-            assert!(server.taken(target).await == bytes(500_000).slice(1000..400_001), "{target}");
+            assert!(server.read_and_delete(target).await == bytes(500_000).slice(1000..400_001), "{target}");
         }
     }
     let heads = web.requests.lock().await.join("");
@@ -242,7 +243,7 @@ async fn parts_of_sources_elsewhere_are_fetched() {
 }
 
 #[tokio::test]
-async fn pages_are_taken_as_far_as_they_fit_their_place() {
+async fn put_page_from_url_checks_ranges_conditions_and_digests() {
     let body = bytes(20_000);
     let server = with_source(body.clone()).await;
     server.set(Setting::AddEncryptionScope("one".into())).await;

@@ -27,7 +27,7 @@ fn data(text: &str) -> Record {
     Record::Data(text.into())
 }
 
-/// Returns the records of a reply.
+/// Parses the records of a reply.
 fn records(body: &[u8]) -> Vec<Record> {
     let mut rest = body.strip_prefix(b"Obj\x01").unwrap();
     for _ in 0..long(&mut rest) {
@@ -98,7 +98,7 @@ async fn start_with_box() -> TestServer {
 }
 
 #[tokio::test]
-async fn a_query_is_answered_in_avro_with_the_properties_of_the_blob() {
+async fn query_reply_is_avro_with_the_properties_of_the_blob() {
     let server = start_with_box().await;
     let headers = "x-ms-blob-type: BlockBlob\nx-ms-meta-a: 1\nx-ms-blob-content-type: text/csv\n\
                    x-ms-blob-content-encoding: gzip";
@@ -122,7 +122,7 @@ async fn a_query_is_answered_in_avro_with_the_properties_of_the_blob() {
 }
 
 #[tokio::test]
-async fn formats_are_those_of_the_request() {
+async fn query_uses_the_formats_of_the_request() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "name,size\nmouse,1\n\"key,board\",2\n").await;
     let formats = "<InputSerialization><Format><Type>delimited</Type><DelimitedTextConfiguration>\
@@ -136,7 +136,7 @@ async fn formats_are_those_of_the_request() {
 }
 
 #[tokio::test]
-async fn errors_of_records_come_with_the_reply() {
+async fn record_errors_are_part_of_the_reply() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "100,hello\n150,250\n").await;
     let reply = query(&server, "/box/b", "", "select _2 from BlobStorage where _2 > 100").await;
@@ -149,7 +149,7 @@ async fn errors_of_records_come_with_the_reply() {
 }
 
 #[tokio::test]
-async fn snapshots_and_versions_can_be_asked() {
+async fn snapshots_and_versions_can_be_queried() {
     let server = start_with_box().await;
     server.versioning(true).await;
     let put = server.put_block_blob("/box/b", "old\n").await;
@@ -167,7 +167,7 @@ async fn snapshots_and_versions_can_be_asked() {
 }
 
 #[tokio::test]
-async fn conditions_and_leases_are_judged_as_of_a_read() {
+async fn query_checks_conditions_and_leases_as_a_read() {
     let server = start_with_box().await;
     let etag = server.put_block_blob("/box/b", CSV).await.etag().to_owned();
     let acquire = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
@@ -201,7 +201,7 @@ async fn conditions_and_leases_are_judged_as_of_a_read() {
 }
 
 #[tokio::test]
-async fn it_takes_the_right_to_read() {
+async fn query_requires_read_permission() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", CSV).await;
     for (permissions, expected) in [("r", (200, "")), ("wdlacup", (403, "AuthorizationPermissionMismatch"))] {
@@ -214,7 +214,7 @@ async fn it_takes_the_right_to_read() {
 }
 
 #[tokio::test]
-async fn a_blob_with_a_key_is_asked_with_that_key() {
+async fn query_of_an_encrypted_blob_requires_its_key() {
     let server = start_with_box().await;
     let customer = |byte: u8| {
         let key = [byte; 32];
@@ -236,7 +236,7 @@ async fn a_blob_with_a_key_is_asked_with_that_key() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_refused() {
+async fn invalid_query_is_refused() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", CSV).await;
     server.put_block_blob("/box/archived", CSV).await;
@@ -274,9 +274,9 @@ async fn what_cannot_be_asked_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_query_goes_on_to_its_end_whatever_happens_to_the_blob() {
+async fn query_survives_overwrite_and_delete_of_its_blob() {
     let server = start_with_box().await;
-    // More than sockets and buffers on the way hold.
+    // More bytes than sockets and buffers hold.
     let old = Bytes::from("100,200,300,400\n".repeat(2 << 20));
     server.put_block_blob("/box/b", old.clone()).await;
     let client = Client::builder(TokioExecutor::new()).build_http();

@@ -1,4 +1,4 @@
-//! Many clients at once: one outcome, and it is one that some order of the requests explains.
+//! Many concurrent clients. The outcome must be that of some order of the requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ async fn server() -> Arc<TestServer> {
     Arc::new(server)
 }
 
-/// Runs as many clients in tasks of their own.
+/// Runs this number of clients, each in its own task.
 async fn clients<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     count: usize,
     client: impl Fn(usize) -> F,
@@ -29,7 +29,7 @@ async fn clients<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_counter_that_is_incremented_under_if_match_loses_no_update() {
+async fn concurrent_updates_under_if_match_lose_no_increment() {
     let server = server().await;
     server.put_block_blob("/con/counter", "0").await;
     const EACH: usize = 5;
@@ -55,7 +55,7 @@ async fn a_counter_that_is_incremented_under_if_match_loses_no_update() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_those_who_create_what_must_not_exist_exactly_one_wins() {
+async fn exactly_one_of_concurrent_creates_succeeds() {
     let server = server().await;
     for round in 0..5 {
         let blob = format!("/con/{round}");
@@ -77,11 +77,11 @@ async fn of_those_who_create_what_must_not_exist_exactly_one_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn one_client_holds_the_lease_at_a_time_also_when_it_expires() {
+async fn lease_has_at_most_one_holder_even_when_it_expires() {
     let server = server().await;
     server.put_block_blob("/con/b", "").await;
     let done = Arc::new(AtomicBool::new(false));
-    // Time passes while they fight: every now and then a lease ends under its holder's hands.
+    // Advance the time now and then, so that leases expire while they are held.
     let time = tokio::spawn({
         let (server, done) = (server.clone(), done.clone());
         async move {
@@ -106,8 +106,8 @@ async fn one_client_holds_the_lease_at_a_time_also_when_it_expires() {
                 }
                 reply.expect(201);
                 taken.fetch_add(1, Ordering::SeqCst);
-                // The holder of the lease appends to the list of holders. If there were two, one would be
-                // missing.
+                // The holder of the lease appends its name to the list of holders. If there were two holders,
+                // one name would be missing.
                 let holders = server.get("/con/b", "").await.expect(200).text().to_owned();
                 let headers = format!("{BLOCK}\nx-ms-lease-id: {id}");
                 let written = server.put("/con/b", &headers, format!("{holders}{n}.{turn} ")).await;
@@ -116,7 +116,7 @@ async fn one_client_holds_the_lease_at_a_time_also_when_it_expires() {
                         let release = format!("x-ms-lease-action: release\nx-ms-lease-id: {id}");
                         let released = server.put("/con/b?comp=lease", &release, "").await;
                         let outcome = released.outcome();
-                        // Expired and taken by another.
+                        // The lease has expired, and another client has acquired it.
                         assert!(
                             matches!(outcome, (200, _) | (409, "LeaseIdMismatchWithLeaseOperation")),
                             "{outcome:?}"
@@ -142,12 +142,12 @@ async fn one_client_holds_the_lease_at_a_time_also_when_it_expires() {
     let holders: Vec<_> = text.split_whitespace().collect();
     assert_eq!(holders.len(), holders.iter().collect::<BTreeSet<_>>().len());
     let (taken, lost) = (taken.load(Ordering::SeqCst), lost.load(Ordering::SeqCst));
-    assert_eq!(holders.len() as u64, taken - lost, "every holder who was told so has written");
+    assert_eq!(holders.len() as u64, taken - lost, "every acknowledged holder has written");
     assert!(taken > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn four_hundred_parallel_appends_keep_every_byte() {
+async fn four_hundred_concurrent_appends_keep_every_byte() {
     let server = server().await;
     server.create_append_blob("/con/log").await;
     const APPENDS: usize = 400;
@@ -155,7 +155,7 @@ async fn four_hundred_parallel_appends_keep_every_byte() {
     let offsets = clients(APPENDS, |n| {
         let server = server.clone();
         async move {
-            // Some stay in the row, some go to extents.
+            // Use both inline content and extents.
             let line = format!("{n:03}:{}\n", "x".repeat(if n % 20 == 0 { 20_000 } else { n }));
             let reply = server.append("/con/log", "", line.clone()).await.expect(201);
             (reply.header("x-ms-blob-append-offset").unwrap().parse::<usize>().unwrap(), line)
@@ -172,7 +172,7 @@ async fn four_hundred_parallel_appends_keep_every_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_list_of_blocks_is_committed_as_a_whole_or_not_at_all() {
+async fn block_list_is_committed_as_a_whole() {
     let server = server().await;
     server.put_block_blob("/con/b", "").await;
     let committed = clients(CLIENTS, |n| {
@@ -189,7 +189,7 @@ async fn a_list_of_blocks_is_committed_as_a_whole_or_not_at_all() {
                 let reply = server.put_block_list("/con/b", "", &words).await;
                 match reply.outcome() {
                     (201, _) => committed += 1,
-                    // Another list came first, and dropped the staged blocks.
+                    // Another list was committed first, and dropped the staged blocks.
                     outcome => assert_eq!(outcome, (400, "InvalidBlockList")),
                 }
                 let got = server.get("/con/b", "").await.expect(200);
@@ -205,7 +205,7 @@ async fn a_list_of_blocks_is_committed_as_a_whole_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_block_that_was_acknowledged_is_not_lost_to_a_list_that_had_not_seen_it() {
+async fn acknowledged_block_is_not_dropped_by_a_concurrent_list() {
     let server = server().await;
     server.put_block("/con/b", "x", "0").await.expect(201);
     let done = Arc::new(AtomicBool::new(false));
@@ -231,7 +231,7 @@ async fn a_block_that_was_acknowledged_is_not_lost_to_a_list_that_had_not_seen_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn blocks_that_are_put_in_parallel_do_not_wait_for_each_other_and_none_is_missing() {
+async fn concurrent_put_blocks_do_not_conflict_and_none_is_lost() {
     let server = server().await;
     const BLOCKS: usize = 500;
     clients(BLOCKS, |n| {
@@ -246,7 +246,7 @@ async fn blocks_that_are_put_in_parallel_do_not_wait_for_each_other_and_none_is_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_lists_that_come_at_once_none_misses_a_block_that_another_has_just_committed() {
+async fn concurrent_lists_find_blocks_that_another_has_just_committed() {
     let server = server().await;
     for round in 0..10 {
         let blob = format!("/con/{round}");
@@ -261,7 +261,7 @@ async fn of_lists_that_come_at_once_none_misses_a_block_that_another_has_just_co
 }
 
 #[tokio::test]
-async fn a_request_that_waits_in_line_for_its_blob_does_not_hold_up_a_sweep() {
+async fn request_waiting_in_a_gate_does_not_block_a_sweep() {
     let list = "<BlockList><Latest>AAAA</Latest></BlockList>";
     for (target, body) in [("/box/a?comp=appendblock", "more"), ("/box/b?comp=blocklist", list)] {
         let server = Arc::new(start().await);
@@ -272,8 +272,8 @@ async fn a_request_that_waits_in_line_for_its_blob_does_not_hold_up_a_sweep() {
             let server = server.clone();
             tokio::spawn(async move { server.put(target, "", body).await })
         };
-        // The first one is dropped at its commit. That makes the second one conflict, so it takes its turn,
-        // and stays at its next commit. The third one waits in line.
+        // The first request is dropped at its commit. So the second one conflicts, enters the gate, and is
+        // paused at its next commit. The third one waits in the gate.
         let watch = &server.watched.interposer;
         let is_blob =
             |partition: &Partition| partition.space != SpaceId::ROOT && partition.key.starts_with(b"b");
@@ -283,7 +283,7 @@ async fn a_request_that_waits_in_line_for_its_blob_does_not_hold_up_a_sweep() {
         first.abort();
         watch.queueing.dropped().await;
         let queueing = watch.queueing.clone();
-        watch.before_commit_after(1, move || queueing.queue_next(is_blob));
+        watch.before_commit_skipping(1, move || queueing.queue_next(is_blob));
         let second = put();
         watch.queueing.queued().await;
         let third = put();

@@ -1,4 +1,4 @@
-//! Rename Container: everything that moves along, refusals, and concurrent requests.
+//! Rename Container: the moved data, refusals, and concurrent requests.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ impl TestServer {
         self.put(&format!("/{target}?restype=container&comp=rename"), &lines, "").await
     }
 
-    /// Names of containers, as they are listed.
+    /// Returns the names of containers in the order of the listing.
     async fn containers(&self) -> Vec<String> {
         let list = self.get("/?comp=list", "").await.expect(200);
         let names = list.text().split("<Container><Name>").skip(1);
         names.map(|rest| rest.split_once('<').unwrap().0.to_owned()).collect()
     }
 
-    /// Restores the only deleted container of that name.
+    /// Restores the only deleted container of this name.
     async fn undelete(&self, name: &str) -> Reply {
         let list = self.get("/?comp=list&include=deleted", "").await.expect(200);
         let version = list.text().split_once("<Version>").unwrap().1.split_once('<').unwrap().0.to_owned();
@@ -35,7 +35,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn everything_goes_along_with_a_container_that_is_renamed() {
+async fn rename_moves_everything_in_the_container() {
     let server = start().await;
     let created = server
         .signed("PUT", OLD, "x-ms-meta-colour: blue\nx-ms-blob-public-access: blob", "")
@@ -72,7 +72,7 @@ async fn everything_goes_along_with_a_container_that_is_renamed() {
 }
 
 #[tokio::test]
-async fn renames_that_cannot_be_are_refused() {
+async fn invalid_rename_is_refused() {
     let server = start().await;
     server.create_container("old").await;
     server.create_container("taken").await;
@@ -96,7 +96,7 @@ async fn renames_that_cannot_be_are_refused() {
 }
 
 #[tokio::test]
-async fn a_leased_container_is_renamed_by_its_holder_only() {
+async fn rename_of_a_leased_container_requires_the_lease_id() {
     let missing = (412, "LeaseIdMissing");
     let mismatch = (412, "LeaseIdMismatchWithContainerOperation");
     let absent = (412, "LeaseNotPresentWithContainerOperation");
@@ -111,7 +111,7 @@ async fn a_leased_container_is_renamed_by_its_holder_only() {
         for (words, outcome) in [("", none), ("source-lease-id=A", a), ("source-lease-id=B", b)] {
             let server = start().await;
             server.create_container("old").await;
-            server.bring_lease_to(OLD, state).await;
+            server.set_lease_state(OLD, state).await;
             assert_eq!(server.rename("old", "new", words).await.outcome(), outcome, "{state} {words}");
             let name = if outcome == done { "new" } else { "old" };
             assert_eq!(server.containers().await, [name]);
@@ -120,7 +120,7 @@ async fn a_leased_container_is_renamed_by_its_holder_only() {
 }
 
 #[tokio::test]
-async fn whoever_renames_may_make_the_one_and_delete_the_other() {
+async fn rename_needs_permission_to_create_and_delete() {
     let server = start().await;
     server.create_container("old").await;
     let rename = format!("{NEW}&comp=rename");
@@ -144,49 +144,49 @@ async fn whoever_renames_may_make_the_one_and_delete_the_other() {
 }
 
 #[tokio::test]
-async fn a_rename_that_overtakes_a_restore_leaves_the_container_open() {
+async fn rename_during_a_restore_leaves_the_container_open() {
     let server = Arc::new(start().await);
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
     server.create_container("old").await;
     server.put_block_blob("/old/b", "x").await;
     server.delete(OLD, "").await.expect(202);
-    let hold = server.watched.interposer.hold_next();
+    let hold = server.watched.interposer.pause_next_space_change();
     let restoring = tokio::spawn({
         let server = server.clone();
         async move { server.undelete("old").await.expect(201) }
     });
-    // The row is back, and the space is about to be opened.
+    // The row is restored, and the space is about to be opened.
     hold.reached.notified().await;
     server.rename("old", "new", "").await.expect(200);
     assert_eq!(server.get("/new/b", "").await.expect(200).text(), "x");
-    hold.go_on.notify_one();
+    hold.resume.notify_one();
     restoring.await.unwrap();
     server.put_block_blob("/new/b", "y").await;
 }
 
 #[tokio::test]
-async fn a_delete_that_a_restore_and_a_rename_overtake_closes_nothing() {
+async fn delete_followed_by_restore_and_rename_leaves_the_space_open() {
     let server = Arc::new(start().await);
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
     server.create_container("old").await;
     server.put_block_blob("/old/b", "x").await;
-    let hold = server.watched.interposer.hold_next();
+    let hold = server.watched.interposer.pause_next_space_change();
     let deleting = tokio::spawn({
         let server = server.clone();
         async move { server.delete(OLD, "").await.expect(202) }
     });
-    // The row is aside, and the space is about to be closed.
+    // The row is marked deleted, and the space is about to be closed.
     hold.reached.notified().await;
-    let hold_restore = server.watched.interposer.hold_next();
+    let hold_restore = server.watched.interposer.pause_next_space_change();
     let restoring = tokio::spawn({
         let server = server.clone();
         async move { server.undelete("old").await.expect(201) }
     });
     hold_restore.reached.notified().await;
     server.rename("old", "new", "").await.expect(200);
-    hold.go_on.notify_one();
+    hold.resume.notify_one();
     deleting.await.unwrap();
-    hold_restore.go_on.notify_one();
+    hold_restore.resume.notify_one();
     restoring.await.unwrap();
     server.put_block_blob("/new/b", "y").await;
     server.service.sweep_garbage(Pace::FULL).await.unwrap();
@@ -194,7 +194,7 @@ async fn a_delete_that_a_restore_and_a_rename_overtake_closes_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_during_a_rename_has_the_container_under_one_name() {
+async fn crash_during_a_rename_leaves_the_container_under_one_name() {
     let mut server = start().await;
     let bytes = vec![7; 100_000];
     let mut ends = [0, 0];
@@ -203,7 +203,7 @@ async fn a_server_that_dies_during_a_rename_has_the_container_under_one_name() {
             let what = format!("dies at write {write}, which takes effect: {last_takes_effect}");
             server.create_container("old").await;
             server.put_block_blob("/old/b", bytes.clone()).await;
-            server.watched.interposer.die_at(write, last_takes_effect);
+            server.watched.interposer.crash_at(write, last_takes_effect);
             server.rename("old", "new", "").await.refused(500, "InternalError");
             server = server.restart().await;
             server.sweep().await;
@@ -220,11 +220,14 @@ async fn a_server_that_dies_during_a_rename_has_the_container_under_one_name() {
             ends[usize::from(name == "new")] += 1;
         }
     }
-    assert!(ends.iter().all(|ended| *ended >= 4), "some before the decision, some after: {ends:?}");
+    assert!(
+        ends.iter().all(|ended| *ended >= 4),
+        "the crashes must hit both sides of the decision: {ends:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_acknowledged_blob_is_there_under_the_name_that_is_left() {
+async fn every_acknowledged_blob_survives_concurrent_renames() {
     const WRITERS: usize = 32;
     const BLOBS: usize = 30;
     let server = Arc::new(start().await);
@@ -265,7 +268,7 @@ async fn every_acknowledged_blob_is_there_under_the_name_that_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renames_creates_and_deletes_at_once_have_one_outcome() {
+async fn concurrent_rename_create_and_delete_have_one_consistent_outcome() {
     let server = Arc::new(start().await);
     for round in 0..8 {
         server.create_container("old").await;

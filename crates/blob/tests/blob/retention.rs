@@ -40,7 +40,7 @@ async fn set_hold(server: &TestServer, target: &str, hold: bool) -> Reply {
 }
 
 #[tokio::test]
-async fn a_blob_expires_when_it_was_told_to() {
+async fn blob_expires_at_the_time_that_was_set() {
     let server = start_with_box().await;
     let put = server.put_block_blob("/box/b", "1").await;
     let expire = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
@@ -69,7 +69,7 @@ async fn a_blob_expires_when_it_was_told_to() {
 }
 
 #[tokio::test]
-async fn setting_an_expiry_is_a_write_for_the_lease() {
+async fn set_expiry_counts_as_a_write_for_the_lease() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;
     let acquire = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
@@ -81,7 +81,7 @@ async fn setting_an_expiry_is_a_write_for_the_lease() {
 }
 
 #[tokio::test]
-async fn an_overwritten_expiry_and_a_snapshot_outlive_the_blob() {
+async fn snapshot_outlives_the_expiry_of_its_blob() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;
     let expire = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
@@ -93,7 +93,7 @@ async fn an_overwritten_expiry_and_a_snapshot_outlive_the_blob() {
 }
 
 #[tokio::test]
-async fn a_blob_that_is_restored_expires_as_it_would_have() {
+async fn restored_blob_keeps_its_expiry() {
     let server = start_with_box().await;
     server.soft_delete(Some(3)).await;
     let expire = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
@@ -112,7 +112,7 @@ async fn a_blob_that_is_restored_expires_as_it_would_have() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_to_a_blob_that_expires_before_the_commit() {
+async fn write_is_refused_if_the_blob_expires_before_the_commit() {
     let expire = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
     let never = "x-ms-expiry-option: NeverExpire";
     let acquire = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
@@ -128,7 +128,7 @@ async fn nothing_is_written_to_a_blob_that_expires_before_the_commit() {
         let server = start_with_box().await;
         server.put_block_blob("/box/b", "1").await;
         server.put("/box/b?comp=expiry", expire, "").await.expect(200);
-        server.watched.interposer.before_next_commit(server.time_passes(61));
+        server.watched.interposer.before_next_commit(server.let_time_pass(61));
         let refused = server.call(method, &format!("/box/b{query}"), headers, "").await;
         assert_eq!(refused.outcome(), (404, "BlobNotFound"), "{method} {query}");
         server.get("/box/b", "").await.refused(404, "BlobNotFound");
@@ -172,7 +172,7 @@ async fn put_one_of_each(server: &TestServer) {
 const BLOBS: [&str; 3] = ["/box/block", "/box/page", "/box/append"];
 
 #[tokio::test]
-async fn a_policy_refuses_every_write_until_it_ends() {
+async fn policy_refuses_every_write_until_it_ends() {
     for days in [None, Some(7)] {
         let server = start_with_box().await;
         server.soft_delete(days).await;
@@ -199,7 +199,7 @@ async fn a_policy_refuses_every_write_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_legal_hold_refuses_every_write_until_it_is_lifted() {
+async fn legal_hold_refuses_every_write_until_it_is_lifted() {
     let server = start_with_box().await;
     put_one_of_each(&server).await;
     for blob in BLOBS {
@@ -221,7 +221,7 @@ async fn a_legal_hold_refuses_every_write_until_it_is_lifted() {
 }
 
 #[tokio::test]
-async fn what_is_protected_can_still_be_staged_for_tiered_and_read() {
+async fn protected_blob_allows_staging_tiering_and_reads() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;
     set_hold(&server, "/box/b", true).await.expect(200);
@@ -233,7 +233,7 @@ async fn what_is_protected_can_still_be_staged_for_tiered_and_read() {
 }
 
 #[tokio::test]
-async fn a_policy_can_be_changed_and_deleted_unless_it_is_locked() {
+async fn only_an_unlocked_policy_can_be_shortened_or_deleted() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;
     set_policy(&server, "/box/b", 5, "Unlocked").await.expect(200);
@@ -271,7 +271,7 @@ async fn a_policy_can_be_changed_and_deleted_unless_it_is_locked() {
 }
 
 #[tokio::test]
-async fn a_blob_can_be_born_protected() {
+async fn new_blob_can_be_protected() {
     let server = start_with_box().await;
     let policy = format!(
         "{BLOCK}\nx-ms-immutability-policy-until-date: {}\nx-ms-immutability-policy-mode: Locked",
@@ -289,20 +289,20 @@ async fn a_blob_can_be_born_protected() {
 }
 
 #[tokio::test]
-async fn under_versioning_protection_stays_with_the_version() {
+async fn protection_stays_with_its_version() {
     let server = start_with_box().await;
     server.versioning(true).await;
     let first = server.put_block_blob("/box/b", "1").await;
     let first = format!("/box/b?versionid={}", first.header("x-ms-version-id").unwrap());
     set_policy(&server, &first, 1, "Locked").await.expect(200);
-    // A write makes another version, so it takes nothing away.
+    // A write creates another version, so it destroys nothing.
     server.put_block_blob("/box/b", "2").await;
     assert_eq!(server.head("/box/b", "").await.header("x-ms-immutability-policy-mode"), None);
     server.delete(&first, "").await.refused(409, "BlobImmutableDueToPolicy");
     let second = server.head("/box/b", "").await;
     let second = format!("/box/b?versionid={}", second.header("x-ms-version-id").unwrap());
     set_hold(&server, "/box/b", true).await.expect(200);
-    // These would not make another version of what is held.
+    // These would change the protected version in place.
     server.delete("/box/b", "").await.refused(409, "BlobImmutableDueToLegalHold");
     server.put("/box/b?comp=metadata", "", "").await.refused(409, "BlobImmutableDueToLegalHold");
     server.put_block_blob("/box/b", "3").await;
@@ -315,7 +315,7 @@ async fn under_versioning_protection_stays_with_the_version() {
 }
 
 #[tokio::test]
-async fn a_protected_blob_does_not_expire() {
+async fn protected_blob_does_not_expire() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;
     let expire = "x-ms-expiry-option: RelativeToNow\nx-ms-expiry-time: 60000";
@@ -328,7 +328,7 @@ async fn a_protected_blob_does_not_expire() {
 }
 
 #[tokio::test]
-async fn a_container_is_not_deleted_while_anything_in_it_is_protected() {
+async fn container_with_a_protected_blob_is_not_deleted() {
     const CON: &str = "/box?restype=container";
     let policy = format!("{BLOCK}\nx-ms-immutability-policy-until-date: {}", in_days(1));
     let list = format!("x-ms-immutability-policy-until-date: {}", in_days(1));
@@ -343,7 +343,7 @@ async fn a_container_is_not_deleted_while_anything_in_it_is_protected() {
         let server = start_with_box().await;
         server.set(Setting::ContainerSoftDelete((way == "policy").then_some(7))).await;
         server.versioning(way == "version").await;
-        // Some other blobs, more than are searched at once.
+        // The container has more blobs than are searched at once.
         for n in 0..300 {
             server.put_block_blob(&format!("/box/a{n}"), "1").await;
         }
@@ -380,7 +380,7 @@ async fn a_container_is_not_deleted_while_anything_in_it_is_protected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn either_a_hold_is_set_or_the_container_is_deleted() {
+async fn concurrent_hold_and_container_delete_exclude_each_other() {
     let server = start_with_box().await;
     let (mut held, mut deleted) = (0, 0);
     for round in 0..60 {
@@ -389,7 +389,7 @@ async fn either_a_hold_is_set_or_the_container_is_deleted() {
         let blob = format!("/{name}/b");
         server.put_block_blob(&blob, "1").await;
         if round % 2 == 0 {
-            // It has protected something before.
+            // The container has protected a blob before.
             set_hold(&server, &blob, true).await.expect(200);
             set_hold(&server, &blob, false).await.expect(200);
         }
@@ -412,7 +412,7 @@ async fn either_a_hold_is_set_or_the_container_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_container_is_kept_if_a_client_disconnects_before_its_blob_is_protected() {
+async fn container_delete_is_refused_if_a_queued_commit_protects_a_blob() {
     let locked =
         format!("x-ms-immutability-policy-until-date: {}\nx-ms-immutability-policy-mode: locked", in_days(1));
     let hold = "x-ms-legal-hold: true".to_owned();
@@ -436,15 +436,15 @@ async fn a_container_is_kept_if_a_client_disconnects_before_its_blob_is_protecte
         queueing.dropped().await;
         let deleted = server.delete("/box?restype=container", "").await;
         assert_eq!(queueing.outcome(), Some(Ok(())), "{target}: the blob was protected");
-        assert_eq!(deleted.status.as_u16(), 409, "{target}: the container was deleted");
+        assert_eq!(deleted.status.as_u16(), 409, "{target}: the container must not be deleted");
         server.head("/box/b", "").await.expect(200);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_is_kept_if_another_front_end_protects_a_blob_while_it_is_searched() {
-    // The other front end's commit is decided after this search of Delete Container: one without a fence, or
-    // the last one.
+async fn container_delete_is_refused_if_another_front_end_protects_a_blob_during_the_search() {
+    // The other front end commits after this search of Delete Container: the search before the fence, or the
+    // one after it.
     for (search, protected, status) in [(0, Ok(()), 409), (1, Err(CommitError::Gone), 202)] {
         let deleting = start_with_box().await;
         let protecting = Arc::new(deleting.other_front_end().await);
@@ -459,7 +459,7 @@ async fn a_container_is_kept_if_another_front_end_protects_a_blob_while_it_is_se
         hold.abort();
         queueing.dropped().await;
         let (watched, runtime) = (protecting.watched.clone(), tokio::runtime::Handle::current());
-        deleting.watched.interposer.after_scan_after(search, move || {
+        deleting.watched.interposer.after_scan_skipping(search, move || {
             tokio::task::block_in_place(|| runtime.block_on(watched.settled())).unwrap();
         });
         let deleted = deleting.delete("/box?restype=container", "").await;
@@ -468,14 +468,14 @@ async fn a_container_is_kept_if_another_front_end_protects_a_blob_while_it_is_se
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delete_searches_again_if_another_front_end_protects_a_blob_after_the_fence() {
+async fn container_delete_searches_again_if_another_front_end_protects_a_blob_after_the_fence() {
     let deleting = start_with_box().await;
     let protecting = Arc::new(deleting.other_front_end().await);
     deleting.put_block_blob("/box/b", "1").await;
     set_hold(&protecting, "/box/b", true).await.expect(200);
     set_hold(&protecting, "/box/b", false).await.expect(200);
     let runtime = tokio::runtime::Handle::current();
-    deleting.watched.interposer.after_scan_after(1, move || {
+    deleting.watched.interposer.after_scan_skipping(1, move || {
         let held = async move { set_hold(&protecting, "/box/b", true).await.expect(200) };
         tokio::task::block_in_place(|| runtime.block_on(held));
     });
@@ -484,23 +484,23 @@ async fn a_delete_searches_again_if_another_front_end_protects_a_blob_after_the_
 }
 
 #[tokio::test]
-async fn requests_that_protect_nothing_cost_no_commit_for_it() {
+async fn only_protecting_requests_commit_to_the_guard_row() {
     let server = start_with_box().await;
     let writes = || server.watched.interposer.take_writes();
     writes();
     server.put_block_blob("/box/b", "1").await;
-    assert_eq!(writes(), 1, "Put Blob: the blob");
+    assert_eq!(writes(), 1, "Put Blob commits the blob");
     set_hold(&server, "/box/b", true).await.expect(200);
-    assert_eq!(writes(), 2, "a legal hold: the guard and the blob");
+    assert_eq!(writes(), 2, "Set Blob Legal Hold commits the guard row and the blob");
     server.create_container("plain").await;
     server.put_block_blob("/plain/b", "1").await;
     writes();
     server.delete("/plain?restype=container", "").await.expect(202);
-    assert_eq!(writes(), 2, "Delete Container: the row and the header");
+    assert_eq!(writes(), 2, "Delete Container commits the row and the header");
 }
 
 #[tokio::test]
-async fn a_blob_is_protected_only_where_version_level_immutability_is_on() {
+async fn protection_requires_version_level_immutability() {
     let server = start_with_box().await;
     server.put_block_blob("/box/held", "1").await;
     set_hold(&server, "/box/held", true).await.expect(200);
@@ -524,13 +524,13 @@ async fn a_blob_is_protected_only_where_version_level_immutability_is_on() {
     let copy = format!("x-ms-copy-source: {}\n{until}", server.url(ACCOUNT, "/box/b"));
     refused(server.put("/box/new", &copy, "").await);
     server.put("/box/new", &format!("{BLOCK}\nx-ms-legal-hold: false"), "1").await.expect(201);
-    // What is protected stays so, and the protection can be ended.
+    // Protected blobs stay protected, and the protection can be ended.
     server.delete("/box/held", "").await.refused(409, "BlobImmutableDueToLegalHold");
     set_hold(&server, "/box/held", false).await.expect(200);
     server.delete("/box/held", "").await.refused(409, "BlobImmutableDueToPolicy");
     delete_policy(&server, "/box/held").await.expect(200);
     server.delete("/box/held", "").await.expect(202);
-    // One container of the account.
+    // The setting is for one container of the account.
     server.set(Setting::AddImmutableContainer("worm".into())).await;
     server.create_container("worm").await;
     assert_eq!(enabled("/worm").await.as_deref(), Some("true"));

@@ -3,15 +3,15 @@
 use crate::support::start;
 
 #[tokio::test]
-async fn a_snapshot_keeps_the_state_of_its_moment() {
+async fn snapshot_keeps_the_state_at_its_time() {
     let server = start().await;
     server.create_container("box").await;
     let put = server.put("/box/b", "x-ms-blob-type: BlockBlob\nx-ms-meta-a: 1", "old").await.expect(201);
     let plain = server.put("/box/b?comp=snapshot", "", "").await.expect(201);
-    assert_eq!(plain.etag(), put.etag(), "nothing about it is new");
+    assert_eq!(plain.etag(), put.etag(), "a snapshot without metadata keeps the ETag");
     let named = server.put("/box/b?comp=snapshot", "x-ms-meta-b: 2", "").await.expect(201);
     assert_ne!(named.etag(), put.etag());
-    assert_eq!(server.head("/box/b", "").await.etag(), put.etag(), "the blob did not change");
+    assert_eq!(server.head("/box/b", "").await.etag(), put.etag(), "the blob keeps its ETag");
     server.put("/box/b", "x-ms-blob-type: BlockBlob", "new").await.expect(201);
     let server = server.restart().await;
     for (snapshot, metadata, other) in
@@ -36,7 +36,7 @@ async fn a_snapshot_keeps_the_state_of_its_moment() {
 }
 
 #[tokio::test]
-async fn a_request_names_a_snapshot_or_a_version_but_not_both() {
+async fn request_must_not_name_both_a_snapshot_and_a_version() {
     let server = start().await;
     server.create_container("box").await;
     server.put_block_blob("/box/b", "1").await;
@@ -49,7 +49,7 @@ async fn a_request_names_a_snapshot_or_a_version_but_not_both() {
 }
 
 #[tokio::test]
-async fn for_the_lease_a_snapshot_is_a_read_and_for_conditions_a_write() {
+async fn snapshot_is_a_read_for_the_lease_and_a_write_for_conditions() {
     let server = start().await;
     server.create_container("box").await;
     let etag = server.put_block_blob("/box/b", "1").await.etag().to_owned();
@@ -70,7 +70,7 @@ async fn for_the_lease_a_snapshot_is_a_read_and_for_conditions_a_write() {
 }
 
 #[tokio::test]
-async fn under_versioning_a_snapshot_makes_a_version() {
+async fn snapshot_with_versioning_creates_a_version() {
     let server = start().await;
     server.versioning(true).await;
     server.create_container("box").await;

@@ -1,4 +1,4 @@
-//! Structured messages: bodies with a CRC of each segment, both ways.
+//! Structured messages in both directions: bodies with a CRC of each segment.
 
 use bytes::Bytes;
 use lazuli_protocol::structured::{content, message};
@@ -16,7 +16,7 @@ fn upload(length: usize) -> String {
 }
 
 #[tokio::test]
-async fn an_upload_is_taken_out_of_its_message_and_a_download_put_into_one() {
+async fn uploads_are_decoded_and_downloads_encoded_as_structured_messages() {
     let server = start().await;
     server.create_container("things").await;
     for length in [0, 1, 5000, 70_000, (9 << 20) + 3] {
@@ -40,7 +40,7 @@ async fn an_upload_is_taken_out_of_its_message_and_a_download_put_into_one() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_not_what_it_says_leaves_nothing() {
+async fn corrupt_structured_message_is_refused_and_not_stored() {
     let server = start().await;
     server.create_container("things").await;
     let data = data(3000);
@@ -51,8 +51,8 @@ async fn a_message_that_is_not_what_it_says_leaves_nothing() {
         Bytes::from(bytes)
     };
     for (body, length, code) in [
-        // A byte of the content, of a segment's CRC, of the content's CRC, of a segment's number, of the
-        // version.
+        // Corrupts a byte of the content, of a segment's CRC, of the content's CRC, of a segment's number,
+        // and of the version.
         (flipped(100), 3000, "Crc64Mismatch"),
         (flipped(1023), 3000, "Crc64Mismatch"),
         (flipped(whole.len() - 1), 3000, "Crc64Mismatch"),
@@ -70,7 +70,7 @@ async fn a_message_that_is_not_what_it_says_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn headers_that_announce_a_message_have_to_make_sense() {
+async fn invalid_structured_message_headers_are_refused() {
     let server = start().await;
     server.create_container("things").await;
     let put = |headers: &'static str| server.put("/things/b", headers, message(b"hello", 9));
@@ -83,7 +83,7 @@ async fn headers_that_announce_a_message_have_to_make_sense() {
     put("x-ms-blob-type: BlockBlob\nx-ms-structured-body: XSM/1.0; properties=crc64\nx-ms-structured-content-length: -1")
         .await
         .refused(400, "InvalidHeaderValue");
-    // The limit is that of the content, not of the message around it.
+    // The limit applies to the content, not to the encoded message.
     let old = format!("{}\nx-ms-version: 2015-02-21", upload((64 << 20) + 1));
     server.put("/things/b", &old, message(b"hello", 9)).await.refused(413, "RequestBodyTooLarge");
 }

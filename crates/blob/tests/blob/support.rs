@@ -1,4 +1,4 @@
-//! The blob service on a real port, see `lazuli_testing`; with a store that tests can interfere with.
+//! The blob service on a real port, see `lazuli_testing`, with a store that tests can observe and disturb.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -16,7 +16,7 @@ use lazuli_store::interposed::Interposed;
 use lazuli_store::{Commit, Mutation, Partition, Row, SpaceId, Which};
 use lazuli_testing::{AllRows, Parts};
 
-use crate::watched::Watch;
+use crate::store_probe::StoreProbe;
 
 pub(crate) use lazuli_testing::{ACCOUNT, NOW, OTHER_ACCOUNT, Reply, VERSION, key};
 
@@ -25,11 +25,11 @@ pub(crate) fn allowed(target: &str) -> String {
     lazuli_testing::allowed(ServiceKind::Blob, target)
 }
 
-/// A running server. Everything goes when it is dropped.
+/// A running server. Dropping it removes its data.
 pub(crate) struct TestServer {
     server: lazuli_testing::TestServer<BlobService>,
-    /// The store as the service sees it.
-    pub(crate) watched: Arc<Interposed<Watch>>,
+    /// The store that the service uses.
+    pub(crate) watched: Arc<Interposed<StoreProbe>>,
     maker: Maker,
 }
 
@@ -41,17 +41,17 @@ impl Deref for TestServer {
     }
 }
 
-/// Makes services that may copy from some places.
+/// Creates services that may copy from the allowed sources.
 #[derive(Clone)]
 struct Maker {
     allow: Vec<Allow>,
-    /// The store of the service that was made last.
-    watched: Arc<Mutex<Option<Arc<Interposed<Watch>>>>>,
+    /// The store of the last service that was created.
+    watched: Arc<Mutex<Option<Arc<Interposed<StoreProbe>>>>>,
 }
 
 impl Maker {
     fn make(&self, parts: Parts) -> BlobService {
-        let watched = Arc::new(Interposed::new(parts.store, Watch::default()));
+        let watched = Arc::new(Interposed::new(parts.store, StoreProbe::default()));
         *self.watched.lock().unwrap() = Some(watched.clone());
         let outbound = Outbound::new(self.allow.clone());
         let local_services = Default::default();
@@ -59,10 +59,10 @@ impl Maker {
         BlobService::new(watched, parts.extents, parts.accounts).with_copy_sources(sources)
     }
 
-    /// Returns the test server whose service was made just now.
+    /// Wraps the test server whose service was just created.
     async fn serve(self, server: lazuli_testing::TestServer<BlobService>) -> TestServer {
         for account in [ACCOUNT, OTHER_ACCOUNT] {
-            // Off by default; tests of policies and holds need it.
+            // Version-level immutability is off by default. Tests of policies and holds need it.
             server.accounts.set(account, vec![Setting::VersionImmutability(true)]).await.unwrap();
         }
         server.service.resume_copies().await;
@@ -75,7 +75,7 @@ pub(crate) async fn start() -> TestServer {
     start_allowing(&[]).await
 }
 
-/// Returns a server whose files a test looks at.
+/// Starts a server whose files a test can examine.
 pub(crate) async fn start_with_files() -> TestServer {
     let maker = Maker { allow: vec![], watched: Arc::default() };
     let making = maker.clone();
@@ -83,7 +83,7 @@ pub(crate) async fn start_with_files() -> TestServer {
     maker.serve(lazuli_testing::start_embedded(ServiceKind::Blob, make, Default::default()).await).await
 }
 
-/// Returns a server that may copy from these places, as `--copy-source-allow` has them.
+/// Starts a server that may copy from these sources, in the form of `--copy-source-allow`.
 pub(crate) async fn start_allowing(allow: &[&str]) -> TestServer {
     let allow = allow.iter().map(|entry| entry.parse().unwrap()).collect();
     let maker = Maker { allow, watched: Arc::default() };
@@ -93,8 +93,8 @@ pub(crate) async fn start_allowing(allow: &[&str]) -> TestServer {
 }
 
 impl TestServer {
-    /// Returns an act that takes some seconds, for the store too.
-    pub(crate) fn time_passes(&self, seconds: u64) -> impl FnOnce() + Send + 'static {
+    /// Returns an action that advances the clocks of the machine and the store.
+    pub(crate) fn let_time_pass(&self, seconds: u64) -> impl FnOnce() + Send + 'static {
         let (clock, store) = (self.clock.clone(), self.store.clone());
         move || {
             let until = store.now() + Span::seconds(seconds);
@@ -105,7 +105,7 @@ impl TestServer {
         }
     }
 
-    /// Another front end on the same store, with a queue of its own.
+    /// Starts another front end on the same store, with its own in-process gates.
     pub(crate) async fn other_front_end(&self) -> Self {
         let making = self.maker.clone();
         let server = self.server.other_front_end(move |parts| making.make(parts));
@@ -120,7 +120,7 @@ impl TestServer {
         maker.serve(server.restart().await).await
     }
 
-    /// Frees content that no row refers to, as the server does in the background.
+    /// Sweeps content, as the server does in the background.
     pub(crate) async fn sweep(&self) -> Freed {
         let mut sweep = Sweep::begin(&self.engine.extents, Pace::FULL).await.unwrap();
         let (mut rows, mut contents) = (BlobRows::default(), vec![]);
@@ -135,7 +135,7 @@ impl TestServer {
         sweep.finish().await.unwrap()
     }
 
-    /// How many rows blobs have, in all containers.
+    /// Counts the rows of blobs in all containers.
     pub(crate) fn blob_rows(&self) -> usize {
         let mut rows = 0;
         let visit = |space, partition: &Bytes, _: &Row| {
@@ -146,7 +146,7 @@ impl TestServer {
         rows
     }
 
-    /// Returns whether these bytes are anywhere in the server's files.
+    /// Returns whether the server's files contain these bytes.
     pub(crate) fn is_on_disk(&self, bytes: &[u8]) -> bool {
         fn search(path: &Path, bytes: &[u8]) -> bool {
             if path.is_dir() {
@@ -157,12 +157,12 @@ impl TestServer {
         search(self.engine.directory(), bytes)
     }
 
-    /// Changes the account as `lazuli account set` does.
+    /// Changes a setting of the account, as `lazuli account set` does.
     pub(crate) async fn set(&self, setting: Setting) {
         self.accounts.set(ACCOUNT, vec![setting]).await.unwrap();
     }
 
-    /// Returns the space of the only container: its row begins with it.
+    /// Returns the space of the only container, with which the container's row begins.
     pub(crate) async fn only_space(&self) -> SpaceId {
         let from = (Bytes::from_static(b"blob/"), Bytes::new());
         let found = self.store.scan_space(SpaceId::ROOT, from, None, Which::First, 1).await.unwrap();
@@ -176,7 +176,7 @@ impl TestServer {
         SpaceId(space)
     }
 
-    /// Changes a row of the only container behind the service's back.
+    /// Changes a row of the only container without the service.
     pub(crate) async fn change_row(&self, partition: &'static str, mutation: Mutation) {
         let space = self.only_space().await;
         let epoch = self.store.space(space).await.unwrap().unwrap().epoch;
@@ -191,7 +191,7 @@ impl TestServer {
         self.store.commit(&Partition::new(space, partition), commit).await.unwrap();
     }
 
-    /// Sets the number of days that deleted states are kept, if any.
+    /// Sets the retention of deleted states in days, or turns soft delete off.
     pub(crate) async fn soft_delete(&self, days: Option<u16>) {
         let policy = match days {
             Some(days) => format!(
@@ -211,18 +211,18 @@ impl TestServer {
         self.set(Setting::BlobVersioning(on)).await;
     }
 
-    /// Takes a snapshot of a blob; its id.
+    /// Takes a snapshot of a blob and returns its id.
     pub(crate) async fn snapshot(&self, target: &str) -> String {
         let taken = self.put(&format!("{target}?comp=snapshot"), "", "").await.expect(201);
         taken.header("x-ms-snapshot").unwrap().to_owned()
     }
 
-    /// A container.
+    /// Creates a container.
     pub(crate) async fn create_container(&self, name: &str) {
         self.put(&format!("/{name}?restype=container"), "", "").await.expect(201);
     }
 
-    /// Returns a block blob.
+    /// Puts a block blob.
     pub(crate) async fn put_block_blob(&self, target: &str, body: impl Into<Bytes>) -> Reply {
         self.put(target, "x-ms-blob-type: BlockBlob", body).await.expect(201)
     }

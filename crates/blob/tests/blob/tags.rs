@@ -12,7 +12,7 @@ use crate::support::{ACCOUNT, Reply, TestServer, key, start};
 
 const BLOCK: &str = "x-ms-blob-type: BlockBlob";
 
-/// Returns a document of `key=value` words.
+/// Renders a tags document from `key=value` words.
 fn document(words: &str) -> String {
     let tags = words.split_whitespace().map(|word| {
         let (key, value) = word.split_once('=').unwrap();
@@ -50,7 +50,7 @@ impl TestServer {
         words(reply.text())
     }
 
-    /// One page: `container/name key=value …` of each match, and the marker.
+    /// Returns one page: `container/name key=value …` for each match, and the marker.
     async fn find_page(&self, scope: &str, query: &str, more: &str) -> (Vec<String>, String) {
         let target = format!("{scope}comp=blobs&where={}{more}", encoded(query));
         let reply = self.get(&target, "").await.expect(200);
@@ -76,7 +76,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn tags_are_set_as_a_whole_and_change_no_tag() {
+async fn set_tags_replaces_all_tags_and_keeps_the_etag() {
     let server = start().await;
     server.create_container("con").await;
     let put = server.put_tagged("/con/b", "color=blue&a+b=x%2By").await;
@@ -102,7 +102,7 @@ async fn tags_are_set_as_a_whole_and_change_no_tag() {
 }
 
 #[tokio::test]
-async fn tags_that_are_too_many_or_malformed_are_refused() {
+async fn too_many_or_malformed_tags_are_refused() {
     let server = start().await;
     server.create_container("con").await;
     server.put_block_blob("/con/b", "").await;
@@ -132,7 +132,7 @@ async fn tags_that_are_too_many_or_malformed_are_refused() {
 }
 
 #[tokio::test]
-async fn setting_tags_needs_the_lease_and_reading_them_only_the_right_one() {
+async fn set_tags_requires_the_lease_id_and_get_tags_refuses_a_wrong_one() {
     let server = start().await;
     server.create_container("con").await;
     server.put_tagged("/con/b", "a=1").await;
@@ -153,7 +153,7 @@ async fn setting_tags_needs_the_lease_and_reading_them_only_the_right_one() {
 }
 
 #[tokio::test]
-async fn tags_can_be_set_and_read_depending_on_the_blob_that_has_them() {
+async fn tag_operations_obey_conditions_on_the_blob() {
     let server = start().await;
     server.create_container("things").await;
     let etag = server.put_tagged("/things/b", "a=1").await.etag().to_owned();
@@ -178,7 +178,7 @@ async fn tags_can_be_set_and_read_depending_on_the_blob_that_has_them() {
 }
 
 #[tokio::test]
-async fn operations_can_depend_on_tags() {
+async fn operations_obey_tag_conditions() {
     let server = start().await;
     server.create_container("con").await;
     server.put_tagged("/con/b", "status=draft&rank=5").await;
@@ -218,7 +218,7 @@ async fn operations_can_depend_on_tags() {
 }
 
 #[tokio::test]
-async fn blobs_are_found_by_the_tags_they_have_now() {
+async fn find_returns_blobs_by_their_current_tags() {
     let server = start().await;
     for container in ["con", "other"] {
         server.create_container(container).await;
@@ -266,7 +266,7 @@ async fn blobs_are_found_by_the_tags_they_have_now() {
 }
 
 #[tokio::test]
-async fn pages_continue_where_the_last_one_ended() {
+async fn find_pages_continue_at_the_marker() {
     let server = start().await;
     let mut expected = vec![];
     for container in ["con-a", "con-b", "con-c"] {
@@ -298,7 +298,7 @@ async fn pages_continue_where_the_last_one_ended() {
 }
 
 #[tokio::test]
-async fn only_the_current_version_is_found() {
+async fn find_returns_only_current_versions_by_default() {
     let server = start().await;
     server.create_container("con").await;
     server.set(Setting::BlobVersioning(true)).await;
@@ -327,7 +327,7 @@ async fn only_the_current_version_is_found() {
 }
 
 #[tokio::test]
-async fn versions_are_found_where_they_are_asked_for() {
+async fn find_returns_versions_on_request() {
     let server = start().await;
     for container in ["con-a", "con-b"] {
         server.create_container(container).await;
@@ -340,7 +340,7 @@ async fn versions_are_found_where_they_are_asked_for() {
     }
     server.put_tagged("/con-b/gone", "a=4").await;
     server.delete("/con-b/gone", "").await.expect(202);
-    // Makes the current version an earlier one, too.
+    // This also turns the current version into an earlier one.
     server.put("/con-b/b?comp=snapshot", "", "").await.expect(201);
 
     let expected = ["con-a/b a=2", "con-a/b a=1", "con-a/unversioned a=0"];
@@ -368,11 +368,11 @@ async fn versions_are_found_where_they_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_version_is_found_once_although_its_blob_is_overwritten_meanwhile() {
+async fn version_is_found_once_if_its_blob_is_overwritten_during_the_scan() {
     let server = std::sync::Arc::new(start().await);
     server.create_container("con").await;
     server.set(Setting::BlobVersioning(true)).await;
-    // Too many to be read at once.
+    // These are too many to be read at once.
     for version in 0..300 {
         server.put_tagged("/con/b", &format!("a={version:03}")).await;
     }
@@ -390,15 +390,14 @@ async fn a_version_is_found_once_although_its_blob_is_overwritten_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_version_is_found_on_one_page_although_its_blob_is_overwritten_between_two() {
+async fn version_is_found_on_one_page_if_its_blob_is_overwritten_between_two() {
     let server = start().await;
     server.create_container("con").await;
     let page = async |more: &str| {
         let more = format!("&include=versions{more}");
         server.find_page("/con?restype=container&", "a>''", &more).await
     };
-    // It becomes a version when it is overwritten. Its other row is there for the first page to end before
-    // it.
+    // The overwrite turns it into a version. Its other row makes the first page end before it.
     server.put_tagged("/con/b", "a=1").await;
     server.put("/con/b?comp=snapshot", "", "").await.expect(201);
     server.set(Setting::BlobVersioning(true)).await;
@@ -411,7 +410,7 @@ async fn a_version_is_found_on_one_page_although_its_blob_is_overwritten_between
 }
 
 #[tokio::test]
-async fn what_a_crash_left_in_the_index_is_not_believed_and_goes_when_it_is_old() {
+async fn stale_index_rows_are_ignored_and_removed_when_old() {
     let server = start().await;
     server.create_container("con").await;
     server.put_tagged("/con/b", "a=1").await;
@@ -436,7 +435,7 @@ async fn what_a_crash_left_in_the_index_is_not_believed_and_goes_when_it_is_old(
 }
 
 #[tokio::test]
-async fn a_blob_that_was_restored_is_found_again() {
+async fn restored_blob_is_found_by_its_tags() {
     let server = start().await;
     server.create_container("con").await;
     server.soft_delete(Some(3)).await;
@@ -450,7 +449,7 @@ async fn a_blob_that_was_restored_is_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn whatever_many_clients_do_to_tags_the_index_agrees_with_the_blobs() {
+async fn index_matches_the_blobs_after_concurrent_tag_changes() {
     let server = Arc::new(start().await);
     server.create_container("con").await;
     const CLIENTS: usize = 32;
@@ -469,7 +468,7 @@ async fn whatever_many_clients_do_to_tags_the_index_agrees_with_the_blobs() {
                         }
                         _ => drop(server.delete(&blob, "").await),
                     }
-                    // What one client alone does is found at once.
+                    // Changes by a single client are found immediately.
                     let own = format!("/con/own-{client}");
                     server.put_tagged(&own, &format!("own{client}={turn}")).await;
                     let found = server.find(&format!("own{client}>=''")).await;

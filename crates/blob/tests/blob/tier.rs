@@ -1,4 +1,4 @@
-//! Set Blob Tier, the archive, and the way out of it.
+//! Set Blob Tier, the archive tier, and rehydration.
 
 use crate::support::{ACCOUNT, Reply, TestServer, allowed, start};
 
@@ -14,7 +14,7 @@ async fn start_with_box() -> TestServer {
 }
 
 #[tokio::test]
-async fn a_tier_is_set_without_changing_the_tag() {
+async fn set_tier_keeps_the_etag() {
     let server = start_with_box().await;
     let put = server.put_block_blob("/box/b", "1").await;
     let head = server.head("/box/b", "").await;
@@ -30,7 +30,7 @@ async fn a_tier_is_set_without_changing_the_tag() {
         assert_eq!(head.etag(), put.etag());
         assert_eq!(head.header("last-modified"), put.header("last-modified"));
     }
-    // It survives an overwrite that names none, and a restart.
+    // The tier survives an overwrite without a tier, and a restart.
     set_tier(&server, "/box/b", "Cool").await.expect(200);
     server.put_block_blob("/box/b", "2").await;
     let server = server.restart().await;
@@ -38,7 +38,7 @@ async fn a_tier_is_set_without_changing_the_tag() {
 }
 
 #[tokio::test]
-async fn where_the_service_chooses_the_tier_it_says_which() {
+async fn smart_tier_reports_the_chosen_tier() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;
     set_tier(&server, "/box/b", "Archive").await.expect(200);
@@ -55,7 +55,7 @@ async fn where_the_service_chooses_the_tier_it_says_which() {
     assert_eq!(
         server.get("/box/b", "").await.header("x-ms-access-tier"),
         None,
-        "older versions do not say it"
+        "older versions do not report the chosen tier"
     );
     let list = server.get("/box?restype=container&comp=list", "").await;
     let listed = "<AccessTier>Smart</AccessTier><SmartAccessTier>Hot</SmartAccessTier>";
@@ -65,7 +65,7 @@ async fn where_the_service_chooses_the_tier_it_says_which() {
 }
 
 #[tokio::test]
-async fn a_delete_may_depend_on_when_the_tier_was_changed() {
+async fn delete_obeys_conditions_on_the_tier_change_time() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;
     server.advance(10);
@@ -85,7 +85,7 @@ async fn a_delete_may_depend_on_when_the_tier_was_changed() {
 }
 
 #[tokio::test]
-async fn requests_for_a_tier_that_make_no_sense_are_refused() {
+async fn invalid_tier_requests_are_refused() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;
     server.put("/box/p", "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512", "").await.expect(201);
@@ -110,7 +110,7 @@ async fn requests_for_a_tier_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
-async fn the_cold_tier_is_known_from_the_version_on_that_brought_it() {
+async fn cold_tier_requires_its_version() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;
     let copy = format!("x-ms-copy-source: http://{}/{ACCOUNT}/box/b", server.address);
@@ -131,7 +131,7 @@ async fn the_cold_tier_is_known_from_the_version_on_that_brought_it() {
 }
 
 #[tokio::test]
-async fn a_page_blob_does_not_outgrow_its_tier() {
+async fn page_blob_length_is_limited_by_its_tier() {
     let server = start_with_box().await;
     let page = |length: u64| format!("x-ms-blob-type: PageBlob\nx-ms-blob-content-length: {length}");
     let limit = 32 << 30;
@@ -143,14 +143,14 @@ async fn a_page_blob_does_not_outgrow_its_tier() {
     resize(limit + 512).await.refused(409, "ContentLengthLargerThanTierLimit");
     set_tier(&server, "/box/p", "P6").await.expect(200);
     resize(limit + 512).await.expect(200);
-    // A blob in its place does not take over the tier.
+    // A blob that replaces it does not inherit the tier.
     server.put("/box/p", &page(1 << 40), "").await.expect(201);
     assert_eq!(server.head("/box/p", "").await.header("x-ms-access-tier"), None);
     resize(2 << 40).await.expect(200);
 }
 
 #[tokio::test]
-async fn a_premium_tier_is_no_tier_to_make_a_block_blob_with() {
+async fn new_block_blob_refuses_a_premium_tier() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;
     let page = "x-ms-blob-type: PageBlob\nx-ms-blob-content-length: 512";
@@ -165,7 +165,7 @@ async fn a_premium_tier_is_no_tier_to_make_a_block_blob_with() {
         ("/box/q", url("b"), ""),
         ("/box/q", format!("{sync}\n{}", url("b")), ""),
         ("/box/q", format!("{block}\n{}", url("b")), ""),
-        // The source need not be there for that.
+        // This is refused even if the source does not exist.
         ("/box/q", format!("{sync}\n{}", url("none")), ""),
         ("/box/q", format!("{block}\n{}", url("none")), ""),
     ] {
@@ -180,7 +180,7 @@ async fn a_premium_tier_is_no_tier_to_make_a_block_blob_with() {
 }
 
 #[tokio::test]
-async fn a_lease_need_not_be_shown_but_must_be_right() {
+async fn set_tier_requires_no_lease_id_but_refuses_a_wrong_one() {
     let server = start_with_box().await;
     server.put_block_blob("/box/b", "1").await;
     let acquire = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
@@ -194,7 +194,7 @@ async fn a_lease_need_not_be_shown_but_must_be_right() {
 }
 
 #[tokio::test]
-async fn what_is_archived_is_out_of_reach_until_it_is_rehydrated() {
+async fn archived_blob_cannot_be_read_until_it_is_rehydrated() {
     let server = start_with_box().await;
     server.put("/box/b", "x-ms-blob-type: BlockBlob\nx-ms-meta-a: 1", "bytes").await.expect(201);
     set_tier(&server, "/box/b", "Archive").await.expect(200);
@@ -243,7 +243,7 @@ async fn what_is_archived_is_out_of_reach_until_it_is_rehydrated() {
 }
 
 #[tokio::test]
-async fn snapshots_and_versions_have_tiers_of_their_own() {
+async fn snapshots_and_versions_have_their_own_tiers() {
     let server = start_with_box().await;
     server.versioning(true).await;
     let first = server.put_block_blob("/box/b", "1").await;

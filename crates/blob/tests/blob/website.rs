@@ -23,14 +23,14 @@ async fn start_website() -> TestServer {
 }
 
 impl TestServer {
-    /// Returns a request to the website, as a browser sends it.
+    /// Sends a request to the website, as a browser does.
     async fn browse(&self, method: &str, path: &str, headers: &str) -> Reply {
         self.send_path(method, path, &format!("host: lapis.web.localhost\n{headers}"), "").await
     }
 }
 
 #[tokio::test]
-async fn pages_directories_and_what_is_missing() {
+async fn website_serves_pages_directory_indexes_and_the_error_page() {
     let server = start_website().await;
     for (path, status, body) in [
         ("/", 200, "home"),
@@ -56,7 +56,7 @@ async fn pages_directories_and_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_browser_asks_for_parts_and_for_what_is_new() {
+async fn website_supports_ranges_and_conditions() {
     let server = start_website().await;
     let page = server.browse("GET", "/docs/", "").await.expect(200);
     let tag = page.etag();
@@ -64,19 +64,19 @@ async fn a_browser_asks_for_parts_and_for_what_is_new() {
     server.browse("GET", "/docs/", &format!("if-none-match: {tag}")).await.expect(304);
     let part = server.browse("GET", "/docs/", "range: bytes=1-2").await.expect(206);
     assert_eq!(part.text(), "oc");
-    // Nothing of the blob protocol counts.
+    // Headers of the blob protocol are ignored.
     let headers = "x-ms-range: bytes=1-2\nx-ms-version: 2009-01-01\nx-ms-lease-id: nonsense";
     assert_eq!(server.browse("GET", "/docs/", headers).await.expect(200).text(), "docs");
     assert_eq!(server.browse("GET", "/nothing", "range: bytes=0-0").await.expect(404).text(), "sorry");
 }
 
 #[tokio::test]
-async fn a_website_is_read_only_and_only_there_if_it_is_on() {
+async fn website_is_read_only_and_can_be_disabled() {
     let server = start_website().await;
     for method in ["PUT", "POST", "DELETE", "OPTIONS"] {
         server.browse(method, "/index.html", "").await.expect(405);
     }
-    // The same blobs are no more public than they were.
+    // The same blobs are not public through the blob service.
     server.send("GET", "/$web/index.html", "", "").await.refused(401, "NoAuthenticationInformation");
     server.delete("/$web/errors/404.html", "").await.expect(202);
     let missing = server.browse("GET", "/nothing", "").await.refused(404, "WebContentNotFound");
@@ -89,7 +89,7 @@ async fn a_website_is_read_only_and_only_there_if_it_is_on() {
 }
 
 #[tokio::test]
-async fn a_website_without_its_container_has_no_pages() {
+async fn website_without_its_container_has_no_pages() {
     let server = start().await;
     server.put("/?restype=service&comp=properties", "", WEBSITE).await.expect(202);
     server.browse("GET", "/", "").await.refused(404, "WebContentNotFound");

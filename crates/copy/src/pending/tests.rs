@@ -169,7 +169,7 @@ async fn slow_sources_do_not_block_other_copies() {
     let targets = targets();
     let (slow, fast) = (serve(Some(Duration::from_secs(8))).await, serve(None).await);
     let mut tricklers = JoinSet::new();
-    // More than the copies that read, are slow and keep their content at a time.
+    // This is more than the maximum number of copies that read, are slow, or keep their content.
     for _ in 0..MAX_CONNECTIONS + MAX_PARKED + 20 {
         let targets = targets.clone();
         tricklers.spawn(async move {

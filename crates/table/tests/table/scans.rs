@@ -95,7 +95,6 @@ async fn scanned_table_can_be_deleted_and_recreated() {
     assert_eq!(keys(&server.get(&scan, JSON).await.expect(200)), []);
 }
 
-/// A damaged entity fails only the page that reaches it.
 #[tokio::test]
 async fn damaged_entity_fails_only_the_page_that_reaches_it() {
     let server = filled().await;

@@ -1,6 +1,6 @@
-//! Watches and disturbs the store under a service. Counts the rows that scans return, so that a test can
-//! bound the cost of a listing. Can hold up the opening or closing of a space, act before a commit, and let
-//! the process die at a write.
+//! Observes and disturbs the store of a service. Counts the rows that scans return, so that a test can bound
+//! the cost of a listing. Can pause changes of a space's header, run an action before a commit, and simulate
+//! a crash at a write.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,11 +11,11 @@ use lazuli_store::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
 use tokio::sync::Notify;
 
 #[derive(Default)]
-pub(crate) struct Watch {
+pub(crate) struct StoreProbe {
     pub(crate) queueing: Queueing,
     rows: AtomicUsize,
-    held: Mutex<Option<Arc<Hold>>>,
-    dying: Mutex<Option<Arc<CrashAtWrite>>>,
+    paused: Mutex<Option<Arc<PausedChange>>>,
+    crash: Mutex<Option<Arc<CrashAtWrite>>>,
     busy: AtomicBool,
     busy_commits: AtomicUsize,
     before_commit: Mutex<Option<(usize, Act)>>,
@@ -25,23 +25,23 @@ pub(crate) struct Watch {
 
 type Act = Box<dyn FnOnce() + Send>;
 
-/// A change of a space's header that was asked for and is not yet made.
+/// A paused change of a space's header.
 #[derive(Default)]
-pub(crate) struct Hold {
+pub(crate) struct PausedChange {
     pub(crate) reached: Notify,
-    pub(crate) go_on: Notify,
+    pub(crate) resume: Notify,
 }
 
-impl Watch {
-    /// Holds up the next change of a space's header, and only that one.
-    pub(crate) fn hold_next(&self) -> Arc<Hold> {
-        let hold = Arc::new(Hold::default());
-        *self.held.lock().unwrap() = Some(hold.clone());
+impl StoreProbe {
+    /// Pauses the next change of a space's header.
+    pub(crate) fn pause_next_space_change(&self) -> Arc<PausedChange> {
+        let hold = Arc::new(PausedChange::default());
+        *self.paused.lock().unwrap() = Some(hold.clone());
         hold
     }
 
-    /// Refuses the next change of a space's header, and only that one.
-    pub(crate) fn refuse_next(&self) {
+    /// Refuses the next change of a space's header.
+    pub(crate) fn refuse_next_space_change(&self) {
         self.busy.store(true, Ordering::SeqCst);
     }
 
@@ -50,32 +50,32 @@ impl Watch {
         self.busy_commits.store(commits, Ordering::SeqCst);
     }
 
-    /// Does something between the next rule and its commit.
+    /// Runs an action between the next rule and its commit.
     pub(crate) fn before_next_commit(&self, act: impl FnOnce() + Send + 'static) {
-        self.before_commit_after(0, act);
+        self.before_commit_skipping(0, act);
     }
 
-    /// Does something before the commit that comes after this number of others.
-    pub(crate) fn before_commit_after(&self, commits: usize, act: impl FnOnce() + Send + 'static) {
+    /// Runs an action before a commit, after skipping this number of commits.
+    pub(crate) fn before_commit_skipping(&self, commits: usize, act: impl FnOnce() + Send + 'static) {
         *self.before_commit.lock().unwrap() = Some((commits, Box::new(act)));
     }
 
-    /// Does something after the next scan.
+    /// Runs an action after the next scan.
     pub(crate) fn after_next_scan(&self, act: impl FnOnce() + Send + 'static) {
-        self.after_scan_after(0, act);
+        self.after_scan_skipping(0, act);
     }
 
-    /// Does something after the scan that comes after this number of others.
-    pub(crate) fn after_scan_after(&self, scans: usize, act: impl FnOnce() + Send + 'static) {
+    /// Runs an action after a scan, after skipping this number of scans.
+    pub(crate) fn after_scan_skipping(&self, scans: usize, act: impl FnOnce() + Send + 'static) {
         *self.after_scan.lock().unwrap() = Some((scans, Box::new(act)));
     }
 
-    /// Commits and changes of headers since this was last asked.
+    /// Returns the number of commits and header changes since the last call.
     pub(crate) fn take_writes(&self) -> usize {
         self.writes.swap(0, Ordering::SeqCst)
     }
 
-    fn act(waiting: &Mutex<Option<(usize, Act)>>) -> Option<Act> {
+    fn take_due(waiting: &Mutex<Option<(usize, Act)>>) -> Option<Act> {
         let mut waiting = waiting.lock().unwrap();
         match waiting.as_mut() {
             Some((count @ 1.., _)) => {
@@ -86,22 +86,22 @@ impl Watch {
         }
     }
 
-    /// Nothing is written from that write on, see [`CrashAtWrite`].
-    pub(crate) fn die_at(&self, write: u32, last_takes_effect: bool) {
-        *self.dying.lock().unwrap() = Some(Arc::new(CrashAtWrite::at(write, last_takes_effect)));
+    /// Simulates a crash at this write, see [`CrashAtWrite`].
+    pub(crate) fn crash_at(&self, write: u32, last_takes_effect: bool) {
+        *self.crash.lock().unwrap() = Some(Arc::new(CrashAtWrite::at(write, last_takes_effect)));
     }
 
-    /// Rows given out since this was last asked.
+    /// Returns the number of scanned rows since the last call.
     pub(crate) fn take_rows(&self) -> usize {
         self.rows.swap(0, Ordering::SeqCst)
     }
 }
 
 #[async_trait]
-impl Interposer for Watch {
+impl Interposer for StoreProbe {
     fn scanned(&self, rows: usize) {
         self.rows.fetch_add(rows, Ordering::SeqCst);
-        if let Some(act) = Self::act(&self.after_scan) {
+        if let Some(act) = Self::take_due(&self.after_scan) {
             act();
         }
     }
@@ -114,17 +114,17 @@ impl Interposer for Watch {
         to: SpaceHeader,
     ) -> Result<(), CommitError> {
         self.writes.fetch_add(1, Ordering::SeqCst);
-        let held = self.held.lock().unwrap().take();
-        if let Some(hold) = held {
+        let paused = self.paused.lock().unwrap().take();
+        if let Some(hold) = paused {
             hold.reached.notify_one();
-            hold.go_on.notified().await;
+            hold.resume.notified().await;
         }
         if self.busy.swap(false, Ordering::SeqCst) {
             return Err(CommitError::Busy);
         }
-        let dying = self.dying.lock().unwrap().clone();
-        match dying {
-            Some(dying) => dying.set_space(store, space, from, to).await,
+        let crash = self.crash.lock().unwrap().clone();
+        match crash {
+            Some(crash) => crash.set_space(store, space, from, to).await,
             None => self.queueing.set_space(store, space, from, to).await,
         }
     }
@@ -136,7 +136,7 @@ impl Interposer for Watch {
         commit: Commit,
     ) -> Result<(), CommitError> {
         self.writes.fetch_add(1, Ordering::SeqCst);
-        if let Some(act) = Self::act(&self.before_commit) {
+        if let Some(act) = Self::take_due(&self.before_commit) {
             act();
         }
         let take = |left: usize| left.checked_sub(1);
@@ -144,9 +144,9 @@ impl Interposer for Watch {
         if is_blob && self.busy_commits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
             return Err(CommitError::Busy);
         }
-        let dying = self.dying.lock().unwrap().clone();
-        match dying {
-            Some(dying) => dying.commit(store, partition, commit).await,
+        let crash = self.crash.lock().unwrap().clone();
+        match crash {
+            Some(crash) => crash.commit(store, partition, commit).await,
             None => self.queueing.commit(store, partition, commit).await,
         }
     }

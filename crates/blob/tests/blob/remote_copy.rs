@@ -1,4 +1,4 @@
-//! Copies from sources elsewhere: what may be reached, and what becomes of a copy that takes its time.
+//! Copies from remote sources: which sources are allowed, and asynchronous copies.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl TestServer {
     }
 
     /// Waits until the copy to a blob has ended.
-    async fn copied(&self, target: &str) -> Reply {
+    async fn wait_for_copy(&self, target: &str) -> Reply {
         for _ in 0..2000 {
             let head = self.head(target, "").await.expect(200);
             if head.header("x-ms-copy-status") != Some("pending") {
@@ -32,7 +32,7 @@ impl TestServer {
     }
 }
 
-async fn served(page: WebDocument) -> (Web, TestServer) {
+async fn start_with_web_source(page: WebDocument) -> (Web, TestServer) {
     let web = Web::serve(page).await;
     let server = start_allowing(&[&web.allowed()]).await;
     server.create_container("things").await;
@@ -44,11 +44,11 @@ fn bytes(length: usize) -> Bytes {
 }
 
 #[tokio::test]
-async fn a_copy_from_elsewhere_is_pending_until_it_is_done() {
+async fn remote_copy_is_pending_until_complete() {
     let mut page = WebDocument::new(bytes(300_000));
     page.headers.extend(["Content-Type: text/x-far", "x-ms-meta-a: 1"].map(str::to_owned));
     page.stalls = true;
-    let (web, server) = served(page).await;
+    let (web, server) = start_with_web_source(page).await;
     let begun = server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
     assert_eq!(begun.header("x-ms-copy-status"), Some("pending"));
     let head = server.head("/things/copy", "").await.expect(200);
@@ -66,7 +66,7 @@ async fn a_copy_from_elsewhere_is_pending_until_it_is_done() {
     assert_eq!(head.header("x-ms-copy-id"), begun.header("x-ms-copy-id"));
     server.advance(1);
     web.release().await;
-    let done = server.copied("/things/copy").await;
+    let done = server.wait_for_copy("/things/copy").await;
     assert_ne!(done.etag(), begun.etag());
     assert_ne!(done.header("last-modified"), begun.header("last-modified"));
     assert_eq!(done.header("x-ms-copy-status"), Some("success"));
@@ -76,10 +76,10 @@ async fn a_copy_from_elsewhere_is_pending_until_it_is_done() {
 }
 
 #[tokio::test]
-async fn nothing_else_is_written_to_the_target_of_a_pending_copy() {
+async fn target_of_a_pending_copy_refuses_writes() {
     let mut page = WebDocument::new("hello");
     page.stalls = true;
-    let (web, server) = served(page).await;
+    let (web, server) = start_with_web_source(page).await;
     server.put_block_blob("/things/source", "other").await;
     server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
     let own = allowed(&format!("http://{}/{ACCOUNT}/things/source", server.address));
@@ -98,15 +98,15 @@ async fn nothing_else_is_written_to_the_target_of_a_pending_copy() {
     let from_it = format!("http://{}/{ACCOUNT}/things/copy", server.address);
     server.copy_from(&from_it, "/things/more", "").await.refused(409, "PendingCopyOperation");
     web.release().await;
-    assert_eq!(server.copied("/things/copy").await.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(server.wait_for_copy("/things/copy").await.header("x-ms-copy-status"), Some("success"));
     server.put_block_blob("/things/copy", "again").await;
 }
 
 #[tokio::test]
-async fn a_pending_copy_can_be_aborted_by_its_id() {
+async fn pending_copy_is_aborted_by_its_id() {
     let mut page = WebDocument::new(bytes(100_000));
     page.stalls = true;
-    let (web, server) = served(page).await;
+    let (web, server) = start_with_web_source(page).await;
     let begun = server.copy_from(&web.url(), "/things/copy", "x-ms-meta-a: 1").await.expect(202);
     let abort = "x-ms-copy-action: abort";
     let other = "/things/copy?comp=copy&copyid=00000000-0000-0000-0000-000000000001";
@@ -121,23 +121,27 @@ async fn a_pending_copy_can_be_aborted_by_its_id() {
     web.release().await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     let after = server.head("/things/copy", "").await;
-    assert_eq!((after.etag(), after.header("content-length")), (head.etag(), Some("0")), "it stays so");
+    assert_eq!(
+        (after.etag(), after.header("content-length")),
+        (head.etag(), Some("0")),
+        "an aborted copy does not resume"
+    );
     server.put_block_blob("/things/copy", "again").await;
 }
 
 #[tokio::test]
-async fn a_source_that_changes_while_it_is_copied_fails_the_copy() {
+async fn copy_fails_if_the_source_changes() {
     for weak in [false, true] {
         let mut page = WebDocument::new(bytes(100_000));
         if weak {
             page.headers = vec!["ETag: W/\"v1\"".into()];
         }
         page.stalls = true;
-        let (web, server) = served(page).await;
+        let (web, server) = start_with_web_source(page).await;
         server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
         web.change(|page| page.headers = vec!["ETag: \"v2\"".into()]).await;
         web.release().await;
-        let head = server.copied("/things/copy").await;
+        let head = server.wait_for_copy("/things/copy").await;
         assert_eq!(head.header("x-ms-copy-status"), Some("failed"));
         assert_eq!(head.header("content-length"), Some("0"));
         let description = head.header("x-ms-copy-status-description").unwrap();
@@ -147,36 +151,36 @@ async fn a_source_that_changes_while_it_is_copied_fails_the_copy() {
 }
 
 #[tokio::test]
-async fn a_source_that_is_gone_fails_the_copy() {
+async fn copy_fails_if_the_source_is_deleted() {
     let mut page = WebDocument::new(bytes(1000));
     page.stalls = true;
-    let (web, server) = served(page).await;
+    let (web, server) = start_with_web_source(page).await;
     server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
     web.change(|page| page.status = Some("404 Not Found")).await;
     web.release().await;
-    let head = server.copied("/things/copy").await;
+    let head = server.wait_for_copy("/things/copy").await;
     assert_eq!(head.header("x-ms-copy-status"), Some("failed"));
     assert!(head.header("x-ms-copy-status-description").unwrap().starts_with("404 CannotVerifyCopySource"));
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_does_not_fail_the_copy() {
+async fn copy_survives_broken_connections() {
     for ignores_ranges in [false, true] {
         let mut page = WebDocument::new(bytes(500_000));
         (page.cut_replies, page.ignores_ranges) = (2, ignores_ranges);
-        let (web, server) = served(page).await;
+        let (web, server) = start_with_web_source(page).await;
         server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
-        assert_eq!(server.copied("/things/copy").await.header("x-ms-copy-status"), Some("success"));
+        assert_eq!(server.wait_for_copy("/things/copy").await.header("x-ms-copy-status"), Some("success"));
         assert!(server.get("/things/copy", "").await.body == bytes(500_000));
         assert!(web.requests.lock().await.len() > 2);
     }
 }
 
 #[tokio::test]
-async fn a_pending_copy_goes_on_after_a_restart() {
+async fn pending_copy_resumes_after_a_restart() {
     let mut page = WebDocument::new(bytes(200_000));
     page.stalls = true;
-    let (web, server) = served(page).await;
+    let (web, server) = start_with_web_source(page).await;
     let begun = server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
     server.copy_from(&web.url(), "/things/aborted", "").await.expect(202);
     server.advance(1);
@@ -188,45 +192,45 @@ async fn a_pending_copy_goes_on_after_a_restart() {
     server.put(&target, "x-ms-copy-action: abort", "").await.expect(204);
     let server = server.restart().await;
     web.release().await;
-    assert_eq!(server.copied("/things/copy").await.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(server.wait_for_copy("/things/copy").await.header("x-ms-copy-status"), Some("success"));
     assert!(server.get("/things/copy", "").await.body == bytes(200_000));
-    assert_eq!(server.copied("/things/aborted").await.header("x-ms-copy-status"), Some("aborted"));
+    assert_eq!(server.wait_for_copy("/things/aborted").await.header("x-ms-copy-status"), Some("aborted"));
 }
 
 #[tokio::test]
-async fn a_restart_fails_a_copy_that_has_been_pending_for_two_weeks() {
+async fn copy_pending_for_two_weeks_fails_after_a_restart() {
     let mut page = WebDocument::new("hello");
     page.stalls = true;
-    let (web, server) = served(page).await;
+    let (web, server) = start_with_web_source(page).await;
     server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
     server.advance(14 * 86_400 + 1);
     let server = server.restart().await;
-    let head = server.copied("/things/copy").await;
+    let head = server.wait_for_copy("/things/copy").await;
     assert_eq!(head.header("x-ms-copy-status"), Some("failed"));
     assert!(head.header("x-ms-copy-status-description").unwrap().contains("OperationTimedOut"));
 }
 
 #[tokio::test]
-async fn a_page_blob_from_elsewhere_is_all_zeros_until_it_is_done() {
+async fn remote_page_blob_copy_is_all_zeros_until_complete() {
     let mut body = vec![0; 8192];
     body[512] = 1;
     body[8191] = 2;
     let mut page = WebDocument::new(body.clone());
     page.headers.extend(["x-ms-blob-type: PageBlob", "x-ms-blob-sequence-number: 9"].map(str::to_owned));
     page.stalls = true;
-    let (web, server) = served(page).await;
+    let (web, server) = start_with_web_source(page).await;
     server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
     assert!(server.get("/things/copy", "").await.expect(200).body == vec![0; 8192]);
     web.release().await;
-    let head = server.copied("/things/copy").await;
+    let head = server.wait_for_copy("/things/copy").await;
     assert_eq!(head.header("x-ms-blob-type"), Some("PageBlob"));
     assert_eq!(head.header("x-ms-blob-sequence-number"), Some("9"));
     assert!(server.get("/things/copy", "").await.body == body);
 }
 
 #[tokio::test]
-async fn sources_elsewhere_are_read_within_the_request_where_the_operation_says_so() {
-    let (web, server) = served(WebDocument::new(bytes(100_000))).await;
+async fn synchronous_operations_read_remote_sources_before_the_reply() {
+    let (web, server) = start_with_web_source(WebDocument::new(bytes(100_000))).await;
     for (way, status) in [(SYNC, 202), (BLOCK, 201)] {
         server.copy_from(&web.url(), "/things/copy", way).await.expect(status);
         assert!(server.get("/things/copy", "").await.body == bytes(100_000), "{way}");
@@ -248,13 +252,13 @@ async fn sources_elsewhere_are_read_within_the_request_where_the_operation_says_
 }
 
 #[tokio::test]
-async fn what_the_source_answers_is_told() {
-    let (web, server) = served(WebDocument::new("hello")).await;
+async fn status_of_the_source_is_reported() {
+    let (web, server) = start_with_web_source(WebDocument::new("hello")).await;
     let condition = "x-ms-source-if-match: \"v2\"";
     server.copy_from(&web.url(), "/things/copy", condition).await.refused(412, "SourceConditionNotMet");
     let condition = format!("x-ms-source-if-none-match: \"v1\"\n{BLOCK}");
     server.copy_from(&web.url(), "/things/copy", &condition).await.refused(304, "CannotVerifyCopySource");
-    for (answer, status, told) in [
+    for (answer, status, reported) in [
         ("403 Forbidden", 403, "403"),
         ("404 Not Found", 404, "404"),
         ("401 Unauthorized", 401, "401"),
@@ -265,15 +269,15 @@ async fn what_the_source_answers_is_told() {
         for way in ["", SYNC, BLOCK] {
             let refused = server.copy_from(&web.url(), "/things/copy", way).await;
             let refused = refused.refused(status, "CannotVerifyCopySource");
-            assert_eq!(refused.header("x-ms-copy-source-status-code"), Some(told));
+            assert_eq!(refused.header("x-ms-copy-source-status-code"), Some(reported));
         }
     }
     server.head("/things/copy", "").await.expect(404);
 }
 
 #[tokio::test]
-async fn the_size_of_the_source_is_limited() {
-    let (web, server) = served(WebDocument::new("hello")).await;
+async fn source_size_is_limited() {
+    let (web, server) = start_with_web_source(WebDocument::new("hello")).await;
     for (way, mib) in [(SYNC, 256), (BLOCK, 5000)] {
         web.change(|page| page.claimed_length = Some((mib << 20) + 1)).await;
         let refused = server.copy_from(&web.url(), "/things/copy", way).await;
@@ -285,7 +289,7 @@ async fn the_size_of_the_source_is_limited() {
 }
 
 #[tokio::test]
-async fn only_what_is_allowed_is_reached() {
+async fn only_allowed_sources_are_contacted() {
     let web = Web::serve(WebDocument::new("hello")).await;
     let port = web.address.port();
     let other = start().await;
@@ -310,7 +314,7 @@ async fn only_what_is_allowed_is_reached() {
             assert_eq!(refused.outcome(), (404, "CannotVerifyCopySource"), "{source}");
         }
     }
-    assert!(web.requests.lock().await.is_empty(), "nobody was asked");
+    assert!(web.requests.lock().await.is_empty(), "no source was contacted");
     for entry in ["*", "127.0.0.0/8", "127.0.0.1", &format!("127.0.0.1:{port}")] {
         let server = start_allowing(&[entry]).await;
         server.create_container("things").await;
@@ -323,7 +327,7 @@ async fn only_what_is_allowed_is_reached() {
 }
 
 #[tokio::test]
-async fn a_source_that_may_not_be_reached_is_refused_like_one_that_does_not_exist() {
+async fn denied_source_is_refused_like_a_missing_one() {
     let server = start_allowing(&["public"]).await;
     server.create_container("things").await;
     let [denied, absent] = ["http://localhost/x", "http://no-such-name.invalid/x"]
@@ -336,7 +340,7 @@ async fn a_source_that_may_not_be_reached_is_refused_like_one_that_does_not_exis
 }
 
 #[tokio::test]
-async fn one_server_copies_from_another() {
+async fn server_copies_from_another_server() {
     let source = start().await;
     source.create_container("things").await;
     let headers = format!("{BLOCK}\nx-ms-blob-content-type: text/a\nx-ms-meta-a: 1");
@@ -357,11 +361,11 @@ async fn one_server_copies_from_another() {
         .await
         .refused(404, "CannotVerifyCopySource");
     server.copy_from(&format!("{plain}/b?{sas}"), "/things/copy", "").await.expect(202);
-    let head = server.copied("/things/copy").await;
+    let head = server.wait_for_copy("/things/copy").await;
     assert_eq!(
         head.header("x-ms-copy-source"),
         Some(format!("{plain}/b").as_str()),
-        "the signature is not shown"
+        "the reported URL has no signature"
     );
     for (name, value) in [("content-type", "text/a"), ("x-ms-meta-a", "1"), ("x-ms-blob-type", "BlockBlob")] {
         assert_eq!(head.header(name), Some(value));
@@ -369,20 +373,20 @@ async fn one_server_copies_from_another() {
     assert_eq!(head.header("content-md5"), source.head("/things/b", "").await.header("content-md5"));
     assert!(server.get("/things/copy", "").await.body == bytes(3 << 20));
     server.copy_from(&format!("{plain}/page?{sas}"), "/things/page", "").await.expect(202);
-    let head = server.copied("/things/page").await;
+    let head = server.wait_for_copy("/things/page").await;
     let said =
         ["x-ms-blob-type", "content-length", "x-ms-blob-sequence-number"].map(|name| head.header(name));
     assert_eq!(said, [Some("PageBlob"), Some("4096"), Some("7")]);
 }
 
 #[tokio::test]
-async fn what_comes_from_elsewhere_is_encrypted_as_the_container_says() {
+async fn remote_content_is_encrypted_with_the_container_scope() {
     for kind in ["BlockBlob", "PageBlob", "AppendBlob"] {
         let body = [vec![0; 4096], vec![5; 1024], vec![0; 512]].concat();
         let mut page = WebDocument::new(body.clone());
         page.headers.push(format!("x-ms-blob-type: {kind}"));
         page.stalls = true;
-        let (web, server) = served(page).await;
+        let (web, server) = start_with_web_source(page).await;
         server.set(Setting::AddEncryptionScope("one".into())).await;
         server.put("/sealed?restype=container", "x-ms-default-encryption-scope: one", "").await.expect(201);
         server.copy_from(&web.url(), "/sealed/copy", "").await.expect(202);
@@ -390,7 +394,7 @@ async fn what_comes_from_elsewhere_is_encrypted_as_the_container_says() {
         server.advance(1);
         let server = server.restart().await;
         web.release().await;
-        let head = server.copied("/sealed/copy").await;
+        let head = server.wait_for_copy("/sealed/copy").await;
         assert_eq!(head.header("x-ms-copy-status"), Some("success"));
         assert_eq!(head.header("x-ms-encryption-scope"), Some("one"));
         assert!(server.get("/sealed/copy", "").await.body == body, "{kind}");
@@ -398,8 +402,8 @@ async fn what_comes_from_elsewhere_is_encrypted_as_the_container_says() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_no_copy_that_nobody_looks_after() {
-    let (web, server) = served(WebDocument::new(bytes(1000))).await;
+async fn copies_complete_after_the_client_disconnects() {
+    let (web, server) = start_with_web_source(WebDocument::new(bytes(1000))).await;
     let mut begun = 0;
     for round in 0..60 {
         let target = format!("/things/copy{round}");
@@ -412,22 +416,26 @@ async fn a_client_that_goes_away_leaves_no_copy_that_nobody_looks_after() {
         let target = format!("/things/copy{round}");
         if server.head(&target, "").await.status == 200 {
             begun += 1;
-            assert_eq!(server.copied(&target).await.header("x-ms-copy-status"), Some("success"), "{round}");
+            assert_eq!(
+                server.wait_for_copy(&target).await.header("x-ms-copy-status"),
+                Some("success"),
+                "{round}"
+            );
         }
     }
     assert!(begun > 0);
 }
 
 #[tokio::test]
-async fn a_copy_to_a_container_that_is_deleted_meanwhile_goes_on_when_it_is_restored() {
-    // What the copy meets: a container that is deleted for a moment; until the copy was to end; over a
+async fn copy_resumes_when_its_container_is_restored() {
+    // Three rounds: the container is deleted for a moment, until the source has sent everything, or over a
     // restart.
     for (round, (ends_while_deleted, restarts)) in
         [(false, false), (true, false), (false, true)].into_iter().enumerate()
     {
         let mut page = WebDocument::new(bytes(200_000));
         page.stalls = true;
-        let (web, mut server) = served(page).await;
+        let (web, mut server) = start_with_web_source(page).await;
         server.set(Setting::ContainerSoftDelete(Some(7))).await;
         server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
         while web.requests.lock().await.len() < 2 {
@@ -444,20 +452,20 @@ async fn a_copy_to_a_container_that_is_deleted_meanwhile_goes_on_when_it_is_rest
         let restore = TestServer::restore("things", &server.deleted_version().await);
         server.put("/things?restype=container&comp=undelete", &restore, "").await.expect(201);
         web.release().await;
-        let head = server.copied("/things/copy").await;
+        let head = server.wait_for_copy("/things/copy").await;
         assert_eq!(head.header("x-ms-copy-status"), Some("success"), "{round}");
         assert!(server.get("/things/copy", "").await.body == bytes(200_000));
     }
 }
 
 #[tokio::test]
-async fn a_copy_to_a_container_that_a_sweep_opens_goes_on() {
+async fn copy_resumes_when_a_sweep_reopens_its_container() {
     let mut page = WebDocument::new(bytes(200_000));
     page.stalls = true;
-    let (web, server) = served(page).await;
+    let (web, server) = start_with_web_source(page).await;
     server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
     server.service.stop_copies().await;
-    // As a crash leaves it between the row of a container that is restored and the header of its space.
+    // Reproduce a crash between committing the row of a restored container and opening its space.
     let space = server.only_space().await;
     let header = server.store.space(space).await.unwrap().unwrap();
     let closed = SpaceHeader { epoch: header.epoch + 1, open: false };
@@ -466,43 +474,43 @@ async fn a_copy_to_a_container_that_a_sweep_opens_goes_on() {
     server.head("/things/copy", "").await.expect(404);
     server.service.sweep_garbage(Pace::FULL).await.unwrap();
     web.release().await;
-    let head = server.copied("/things/copy").await;
+    let head = server.wait_for_copy("/things/copy").await;
     assert_eq!(head.header("x-ms-copy-status"), Some("success"));
 }
 
 #[tokio::test]
-async fn a_copy_whose_end_the_store_is_too_busy_for_ends_later() {
+async fn copy_is_completed_later_if_the_store_is_busy() {
     let mut page = WebDocument::new(bytes(200_000));
     page.stalls = true;
-    let (web, server) = served(page).await;
+    let (web, server) = start_with_web_source(page).await;
     server.copy_from(&web.url(), "/things/copy", "").await.expect(202);
     while web.requests.lock().await.len() < 2 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     server.watched.interposer.refuse_commits(2);
     web.release().await;
-    assert_eq!(server.copied("/things/copy").await.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(server.wait_for_copy("/things/copy").await.header("x-ms-copy-status"), Some("success"));
     assert!(server.get("/things/copy", "").await.body == bytes(200_000));
 }
 
 #[tokio::test]
-async fn slow_sources_keep_no_other_copy_waiting_and_end_when_their_time_is_over() {
+async fn slow_sources_do_not_block_other_copies_and_time_out() {
     let mut page = WebDocument::new("hello");
     page.stalls = true;
     let (slow, fast) = (Web::serve(page).await, Web::serve(WebDocument::new("world")).await);
     let server = start_allowing(&[&slow.allowed(), &fast.allowed()]).await;
     server.create_container("things").await;
-    // As many as fetch at once.
+    // The maximum number of copies that are fetched concurrently.
     for n in 0..16 {
         server.copy_from(&slow.url(), &format!("/things/slow{n}"), "").await.expect(202);
     }
     server.copy_from(&fast.url(), "/things/fast", "").await.expect(202);
-    assert_eq!(server.copied("/things/fast").await.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(server.wait_for_copy("/things/fast").await.header("x-ms-copy-status"), Some("success"));
     assert_eq!(server.get("/things/fast", "").await.text(), "world");
     let head = server.head("/things/slow0", "").await;
     assert_eq!(head.header("x-ms-copy-status"), Some("pending"));
     server.advance(14 * 86_400 + 1);
-    let head = server.copied("/things/slow0").await;
+    let head = server.wait_for_copy("/things/slow0").await;
     assert_eq!(head.header("x-ms-copy-status"), Some("failed"));
     assert!(head.header("x-ms-copy-status-description").unwrap().contains("OperationTimedOut"));
 }

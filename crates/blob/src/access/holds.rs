@@ -7,7 +7,7 @@
 //! - Content that a request **stores** is held by the [`Writer`] through which it was stored.
 //! - Content that a request **reads** must be pinned before its row is read: with [`BlobService::pin`] for a
 //!   reply, or [`BlobService::begin_pinned`] for a write that builds on the content.
-//! - Content that a commit only **moves** to another row is held with [`BlobService::keep`].
+//! - Content that a commit only **moves** to another row is held with [`BlobService::hold_contents`].
 //!
 //! A writer must live until its commit is decided, and the hold of a reader until the last byte is sent.
 
@@ -28,7 +28,7 @@ impl BlobService {
     /// Holds the content of a state that the next commit moves to another row. The row may have been read
     /// before: the commit fails if the row has changed since, and a sweep finds the content there until then.
     /// Also extends an existing hold.
-    pub(crate) fn keep(&self, writer: &Writer, blob: &Blob) {
+    pub(crate) fn hold_contents(&self, writer: &Writer, blob: &Blob) {
         writer.hold(self.pin(), blob.contents());
     }
 

@@ -35,7 +35,7 @@ impl BlobService {
         let received = self.receive(&mut request, limit, want, seal.as_ref()).await?;
         let block = NewBlock { content: &received.content, seal: seal.as_ref(), nonce: received.nonce };
         let blob = self.append(&target, &append, block, &received.writer).await?;
-        let mut response = appended(&blob, received.content.len(), request.version);
+        let mut response = append_reply(&blob, received.content.len(), request.version);
         reply::digests(&mut response.headers, received.md5, received.crc64, request.version);
         Ok(response)
     }
@@ -89,8 +89,8 @@ pub(crate) struct NewBlock<'a> {
 }
 
 /// Returns the reply to an append of `length` bytes.
-pub(crate) fn appended(blob: &Blob, length: u64, version: Version) -> Response {
-    let mut response = reply::written(StatusCode::CREATED, blob, version);
+pub(crate) fn append_reply(blob: &Blob, length: u64, version: Version) -> Response {
+    let mut response = reply::write_reply(StatusCode::CREATED, blob, version);
     let offset = blob.content.len() - length;
     reply::put(&mut response.headers, "x-ms-blob-append-offset", offset.to_string());
     if let Kind::Append { blocks, .. } = blob.kind {

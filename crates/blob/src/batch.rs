@@ -48,19 +48,19 @@ impl BlobService {
         let sub_requests = request.sub_requests.take().ok_or(ErrorCode::InternalError)?;
         let body = request.read_body(MAX_BODY).await?;
         let scope = (request.operation == Operation::ContainerBatch).then_some(request.container.as_str());
-        let replies = match parts(&body, &boundary)
-            .and_then(|parts| check_parts(parts, &*sub_requests, scope))
-        {
-            Ok(parts) => {
-                let replies = parts.into_iter().map(|part| self.run_part(&request, &sub_requests, part));
-                stream::iter(replies).buffered(AT_ONCE).collect().await
-            }
-            Err(refusal) => {
-                let request_id = request.request_id;
-                let whole = Envelope { id: None, method: Method::POST, request_id, client_request_id: None };
-                vec![whole.reply(&request, Err(refusal))]
-            }
-        };
+        let replies =
+            match parts(&body, &boundary).and_then(|parts| check_parts(parts, &*sub_requests, scope)) {
+                Ok(parts) => {
+                    let replies = parts.into_iter().map(|part| self.run_part(&request, &sub_requests, part));
+                    stream::iter(replies).buffered(AT_ONCE).collect().await
+                }
+                Err(refusal) => {
+                    let request_id = request.request_id;
+                    let whole =
+                        PartHeader { id: None, method: Method::POST, request_id, client_request_id: None };
+                    vec![whole.reply(&request, Err(refusal))]
+                }
+            };
         let boundary = format!("batchresponse_{}", Uuid::new_v4());
         let mut response = Response::empty(StatusCode::ACCEPTED);
         reply::put(&mut response.headers, "content-type", format!("multipart/mixed; boundary={boundary}"));
@@ -69,40 +69,40 @@ impl BlobService {
     }
 
     async fn run_part(&self, batch: &Request, sub_requests: &Arc<dyn SubRequests>, part: Part) -> Bytes {
-        let envelope = Envelope {
+        let header = PartHeader {
             method: part.head.method.clone(),
             request_id: Uuid::new_v4(),
             client_request_id: part.head.headers.get(CLIENT_REQUEST_ID).cloned(),
             id: Some(part.id),
         };
         let outcome = async {
-            let request = sub_requests.admit(part.head.clone(), envelope.request_id).await?;
+            let request = sub_requests.admit(part.head.clone(), header.request_id).await?;
             let Response { status, headers, mut body } = self.call(request).await?;
             Ok((status, headers, collect(Pin::new(&mut body), MAX_REPLY).await?))
         };
         let span = tracing::error_span!(
             "part",
-            request_id = %envelope.request_id,
+            request_id = %header.request_id,
             account = batch.account.name,
             operation = sub_requests.locate(&part.head).ok().map(|(operation, _)| operation.name()),
         );
         let outcome = outcome.instrument(span).await;
         if let Err(refusal) = &outcome {
-            sub_requests.log_refusal(&part.head, envelope.request_id, refusal);
+            sub_requests.log_refusal(&part.head, header.request_id, refusal);
         }
-        envelope.reply(batch, outcome)
+        header.reply(batch, outcome)
     }
 }
 
 /// Identifies the sub-request, or the refused batch, that a part of the reply belongs to.
-struct Envelope {
+struct PartHeader {
     id: Option<String>,
     method: Method,
     request_id: Uuid,
     client_request_id: Option<HeaderValue>,
 }
 
-impl Envelope {
+impl PartHeader {
     /// Renders one part of the reply.
     fn reply(self, batch: &Request, outcome: Result<(StatusCode, HeaderMap, Bytes), Refusal>) -> Bytes {
         let refusal = outcome.as_ref().err().map(|refusal| refusal.text().to_owned());

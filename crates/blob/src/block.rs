@@ -53,7 +53,7 @@ impl BlobService {
     ) -> Result<(), Refusal> {
         let preconditions = Preconditions::of_lease_only(request)?;
         let value = block.encode()?;
-        let (generation, count) = self.staged_before(target).await?;
+        let (generation, count) = self.read_staging(target).await?;
         let expected = generation.map(|generation| keys::staged(generation, &id.0));
         let reads = Reads::keys([keys::BASE].into_iter().chain(expected));
         let result = self.transact(&target.partition, reads, |view| {
@@ -83,7 +83,7 @@ impl BlobService {
 
     /// Returns the generation of the staged blocks and their count. Reads outside of the transaction, so that
     /// concurrent Put Blocks do not conflict; so concurrent requests may exceed the limit by their number.
-    async fn staged_before(&self, target: &Target) -> Result<(Option<u64>, i64), Refusal> {
+    async fn read_staging(&self, target: &Target) -> Result<(Option<u64>, i64), Refusal> {
         let set = self.rows.read(&target.partition, &Reads::keys([keys::BASE, keys::STAGED_COUNT])).await?;
         let [base, count] = [0, 1].map(|at| set.rows.get(at).and_then(Option::as_ref));
         let staging = record::blob(base)?.and_then(|blob| blob.staging);
@@ -145,7 +145,7 @@ fn stage(
             mutations.push(Mutation::Put(keys::BASE, blob.encode()?));
         }
         (None, gone) => {
-            let kept = gone.map(|gone| History::default().keep_replaced(gone, stamp, now)).transpose()?;
+            let kept = gone.map(|gone| History::default().retain_replaced(gone, stamp, now)).transpose()?;
             mutations.extend(kept.into_iter().flatten());
             result.unindexed = gone.map(TagClaim::of).unwrap_or_default();
             let new = Blob::new(Kind::Block, stamp, now);

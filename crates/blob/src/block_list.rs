@@ -78,7 +78,7 @@ impl BlobService {
         let blocks = BlockAssembler { service: self, partition: &target.partition, writer: &writer };
         let outcome = commit_blocks(&mut replacement, &blocks, list, &new).await;
         let blob = replacement.finish(outcome).await?;
-        let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
+        let mut response = reply::write_reply(StatusCode::CREATED, &blob, request.version);
         reply::digests(&mut response.headers, document.md5, document.crc64, request.version);
         Ok(response)
     }

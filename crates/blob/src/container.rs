@@ -56,7 +56,7 @@ impl BlobService {
                 deleted: None,
             });
         match created.await? {
-            Created::New(container) => Ok(written(StatusCode::CREATED, &container, request.version)),
+            Created::New(container) => Ok(container_reply(StatusCode::CREATED, &container, request.version)),
             Created::Existing(_) => Err(ErrorCode::ContainerAlreadyExists.into()),
         }
     }
@@ -64,7 +64,7 @@ impl BlobService {
     /// Handles Get Container Properties.
     pub(crate) async fn get_container_properties(&self, request: Request) -> Result<Response, Refusal> {
         let (container, now) = self.container_to_read(&request).await?;
-        let mut response = written(StatusCode::OK, &container, request.version);
+        let mut response = container_reply(StatusCode::OK, &container, request.version);
         let headers = &mut response.headers;
         container.metadata.write_headers(headers);
         properties(headers, &container, &request, now);
@@ -74,7 +74,7 @@ impl BlobService {
     /// Handles Get Container Metadata.
     pub(crate) async fn get_container_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let (container, _) = self.container_to_read(&request).await?;
-        let mut response = written(StatusCode::OK, &container, request.version);
+        let mut response = container_reply(StatusCode::OK, &container, request.version);
         container.metadata.write_headers(&mut response.headers);
         Ok(response)
     }
@@ -90,7 +90,7 @@ impl BlobService {
             Ok(((), until))
         });
         let (container, ()) = changed.await?;
-        Ok(written(StatusCode::OK, &container, request.version))
+        Ok(container_reply(StatusCode::OK, &container, request.version))
     }
 
     /// Handles Get Container ACL.
@@ -117,7 +117,7 @@ impl BlobService {
             Ok(((), until))
         });
         let (container, ()) = changed.await?;
-        Ok(written(StatusCode::OK, &container, request.version))
+        Ok(container_reply(StatusCode::OK, &container, request.version))
     }
 
     /// Returns the container that a read addresses, if the lease id is right, and the time of the read.
@@ -156,7 +156,7 @@ impl Container {
 }
 
 /// Returns a reply with the `ETag` and `Last-Modified` of the container.
-fn written(status: StatusCode, container: &Container, version: Version) -> Response {
+fn container_reply(status: StatusCode, container: &Container, version: Version) -> Response {
     let mut response = Response::empty(status);
     reply::validators(&mut response.headers, container.validators(), version);
     response

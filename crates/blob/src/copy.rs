@@ -51,7 +51,7 @@ impl BlobService {
             SourceLocation::Local(local) => {
                 copy.check_source(local.is_archived, local)?;
                 let writer = self.extents.writer();
-                let stored = self.store_again(&copy, local, &writer).await?;
+                let stored = self.reencrypt(&copy, local, &writer).await?;
                 self.put_copy(copy.replace(&target, writer), &copy, &stored).await?
             }
             SourceLocation::Remote(_) if copy.source.length == 0 => {
@@ -60,7 +60,7 @@ impl BlobService {
             }
             SourceLocation::Remote(remote) => self.begin_copy(&copy, remote, &target).await?,
         };
-        Ok(copied(&blob, &request))
+        Ok(copy_reply(&blob, &request))
     }
 
     /// Handles Copy Blob From URL.
@@ -92,7 +92,7 @@ impl BlobService {
                 put.inspect_err(|_| self.release(&read))?
             }
         };
-        let mut response = copied(&blob, &request);
+        let mut response = copy_reply(&blob, &request);
         read.write_digests(&mut response.headers, request.version);
         Ok(response)
     }
@@ -136,7 +136,7 @@ impl BlobService {
         self.replace(replace, |old, now| {
             if !is_same_blob {
                 copy.check_source(local.is_archived, local)?;
-                return Ok(copy.shared(&copy.source.blob, local.is_archived, now));
+                return Ok(copy.shared_target(&copy.source.blob, local.is_archived, now));
             }
             // The source is the target, so use its state in this attempt. That may be newer than the state
             // that was found before.
@@ -148,13 +148,13 @@ impl BlobService {
             }
             let is_archived = current.tier.is_archived(now);
             copy.check_source(is_archived, local)?;
-            Ok(copy.shared(current, is_archived, now))
+            Ok(copy.shared_target(current, is_archived, now))
         })
         .await
     }
 
     /// Stores the bytes of a source in this server again, with the encryption of the target.
-    pub(crate) async fn store_again(
+    pub(crate) async fn reencrypt(
         &self,
         copy: &Copy<'_>,
         local: &LocalSource,
@@ -177,8 +177,8 @@ impl BlobService {
         stored: &StoredContent,
     ) -> Result<Blob, Refusal> {
         self.replace(replace, |_, now| {
-            let mut blob = copy.unshared(now);
-            stored.put_into(&mut blob);
+            let mut blob = copy.unshared_target(now);
+            stored.set_on(&mut blob);
             Ok(blob)
         })
         .await
@@ -265,26 +265,26 @@ impl Copy<'_> {
     }
 
     /// Returns the target of a copy that shares the content of its source.
-    pub(crate) fn shared(&self, source: &Blob, is_archived: bool, now: Timestamp) -> Blob {
+    pub(crate) fn shared_target(&self, source: &Blob, is_archived: bool, now: Timestamp) -> Blob {
         Blob {
             tier: self.wanted.tiering(is_archived, now),
             nonce: source.nonce,
             block_list: source.block_list.clone(),
             content: source.content.clone(),
-            ..self.of(source, source.content.len(), now)
+            ..self.build_target(source, source.content.len(), now)
         }
     }
 
     /// Returns the target of a copy without content.
-    pub(crate) fn unshared(&self, now: Timestamp) -> Blob {
+    pub(crate) fn unshared_target(&self, now: Timestamp) -> Blob {
         let is_archived = matches!(&self.source.location, SourceLocation::Local(local) if local.is_archived);
         Blob {
             tier: self.wanted.tiering(is_archived, now),
-            ..self.of(&self.source.blob, self.source.length, now)
+            ..self.build_target(&self.source.blob, self.source.length, now)
         }
     }
 
-    fn of(&self, source: &Blob, length: u64, now: Timestamp) -> Blob {
+    fn build_target(&self, source: &Blob, length: u64, now: Timestamp) -> Blob {
         let wanted = &self.wanted;
         let kind = match (source.kind, wanted.seals) {
             (Kind::Append { blocks, .. }, Some(sealed)) => Kind::Append { blocks, sealed },
@@ -298,12 +298,12 @@ impl Copy<'_> {
             metadata: metadata.clone(),
             tags: tags.clone(),
             encryption: self.seal.as_ref().map(|seal| seal.encryption.clone()),
-            copy: Some(self.done(length, now)),
+            copy: Some(self.finished_copy(length, now)),
             ..wanted.blob.clone()
         }
     }
 
-    fn done(&self, length: u64, now: Timestamp) -> BlobCopy {
+    fn finished_copy(&self, length: u64, now: Timestamp) -> BlobCopy {
         let source = self.source.shown_url.clone();
         let state = CopyState::finished(self.wanted.id, source, length, now);
         BlobCopy { state, incremental: false, destination_snapshot: None }
@@ -311,8 +311,8 @@ impl Copy<'_> {
 }
 
 /// Builds the reply to an accepted copy.
-pub(crate) fn copied(blob: &Blob, request: &Request) -> Response {
-    let mut response = reply::written(StatusCode::ACCEPTED, blob, request.version);
+pub(crate) fn copy_reply(blob: &Blob, request: &Request) -> Response {
+    let mut response = reply::write_reply(StatusCode::ACCEPTED, blob, request.version);
     if let Some(copy) = &blob.copy {
         copy.state.write_accepted(&mut response.headers);
     }

@@ -317,7 +317,9 @@ impl Deletion<'_> {
     ) -> Result<u64, Refusal> {
         check_mutable(blob, now)?;
         mutations.push(Mutation::Delete(key.clone()));
-        let Some(deleted) = self.history.keep_deleted(now) else { return Ok(blob.content.extent_bytes()) };
+        let Some(deleted) = self.history.deletion_retention(now) else {
+            return Ok(blob.content.extent_bytes());
+        };
         self.service.hold_contents(&self.writer, blob);
         let kept = Blob { deleted: Some(deleted), ..blob.clone() }.encode()?;
         mutations.push(Mutation::Put(keys::deleted(key), kept));

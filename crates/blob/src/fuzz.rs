@@ -58,7 +58,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     /// Runs a target on random bytes, and on pieces of valid input that are cut and joined at random.
-    fn throw(target: fn(&[u8]), pieces: &[&[u8]]) {
+    fn run_fuzz_target(target: fn(&[u8]), pieces: &[&[u8]]) {
         let random = |below: usize| rand::random_range(0..below);
         for _ in 0..2000 {
             let mut input = Vec::new();
@@ -79,7 +79,7 @@ mod tests {
     fn block_list_parser_does_not_panic() {
         let pieces: [&[u8]; 5] =
             [b"<BlockList>", b"</BlockList>", b"<Latest>AAAA</Latest>", b"<Committed>", b"</Committed>"];
-        throw(super::block_list, &pieces);
+        run_fuzz_target(super::block_list, &pieces);
     }
 
     #[test]
@@ -92,19 +92,19 @@ mod tests {
             b"&",
             b"%2B",
         ];
-        throw(super::tags, &pieces);
+        run_fuzz_target(super::tags, &pieces);
     }
 
     #[test]
     fn tag_query_parser_does_not_panic() {
         let pieces: [&[u8]; 8] =
             [b"a = 'b'", b" AND ", b" OR ", b"(", b")", b"\"a b\" <= ''", b"@container", b"<>"];
-        throw(super::tag_query, &pieces);
+        run_fuzz_target(super::tag_query, &pieces);
     }
 
     #[test]
     fn query_request_parser_does_not_panic() {
-        throw(
+        run_fuzz_target(
             super::query_request,
             &[
                 b"<QueryRequest><QueryType>SQL</QueryType><Expression>",
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn batch_parser_does_not_panic() {
-        throw(
+        run_fuzz_target(
             super::batch,
             &[
                 b"--b\r\n",
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn copy_source_parser_does_not_panic() {
-        throw(
+        run_fuzz_target(
             super::copy_source,
             &[
                 b"http://",
@@ -151,11 +151,11 @@ mod tests {
     #[test]
     fn snapshot_url_parser_does_not_panic() {
         let pieces: [&[u8]; 5] = [b"http://h:1", b"/box/", b"a%20b/c", b"?snapshot=", b"%"];
-        throw(super::previous_snapshot_url, &pieces);
+        run_fuzz_target(super::previous_snapshot_url, &pieces);
     }
 
     #[test]
     fn marker_parser_does_not_panic() {
-        throw(super::marker, &[b"name", b"\0", b"s\0\0\0\0\0\0\0\x01", b"\xff", b"/"]);
+        run_fuzz_target(super::marker, &[b"name", b"\0", b"s\0\0\0\0\0\0\0\x01", b"\xff", b"/"]);
     }
 }

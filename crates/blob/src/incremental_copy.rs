@@ -15,7 +15,7 @@ use crate::access::protection::ProtectingRequest;
 use crate::access::target::{PinnedState, State, Target};
 use crate::content::sink::StoredContent;
 use crate::content::source::{LocalSource, SourceLocation};
-use crate::copy::{Copy, CopyProperties, copied};
+use crate::copy::{Copy, CopyProperties, copy_reply};
 use crate::index::tag_index::TagClaim;
 use crate::model::keys;
 use crate::model::record::{self, Blob, BlobCopy, Damage, Kind, Tags};
@@ -57,9 +57,9 @@ impl BlobService {
         let content = self.backup_content(&copy, local, &target, &writer).await?;
         let history = self.history(&request.account).await?;
         let backup = Backup { copy: &copy, snapshot, content: &content, history };
-        let protecting = ProtectingRequest::if_asked(&request, target.partition.space)?;
+        let protecting = ProtectingRequest::if_requested(&request, target.partition.space)?;
         let blob = self.back_up(&target, protecting.as_ref(), &backup, &writer).await?;
-        let mut response = copied(&blob, &request);
+        let mut response = copy_reply(&blob, &request);
         // The copy is complete, but clients expect a pending one, because the cloud service copies later.
         reply::put(&mut response.headers, "x-ms-copy-status", CopyStatus::Pending.name());
         Ok(response)
@@ -101,10 +101,10 @@ impl BlobService {
         let mut blob = copy.source.blob.clone();
         if !copy.shares(&blob) {
             let stored = match self.last_backup(copy, local, target, writer).await? {
-                Some(last) => self.store_since(copy, local, &last, writer).await?,
-                None => self.store_again(copy, local, writer).await?,
+                Some(last) => self.reencrypt_changes(copy, local, &last, writer).await?,
+                None => self.reencrypt(copy, local, writer).await?,
             };
-            stored.put_into(&mut blob);
+            stored.set_on(&mut blob);
         }
         Ok(blob)
     }
@@ -134,7 +134,7 @@ impl BlobService {
 
     /// Stores the differences between two snapshots of the source. Pages keep their offsets, so the last
     /// copy's salt is reused.
-    async fn store_since(
+    async fn reencrypt_changes(
         &self,
         copy: &Copy<'_>,
         local: &LocalSource,
@@ -209,7 +209,7 @@ impl Backup<'_> {
         let live = old.filter(|old| old.is_live(now));
         self.check_conditions(live, admission.by_holder)?;
         check_overwrite(&self.copy.request.caller, live.is_some())?;
-        let mut blob = self.copy.shared(self.content, false, now);
+        let mut blob = self.copy.shared_target(self.content, false, now);
         blob.touch(stamp, now);
         blob.copy =
             blob.copy.map(|copy| BlobCopy { incremental: true, destination_snapshot: Some(stamp), ..copy });
@@ -224,7 +224,7 @@ impl Backup<'_> {
         } else {
             (blob.created, blob.incarnation, blob.tags) = (now, stamp, Tags::default());
             if let Some(old) = old {
-                let kept = self.history.keep_replaced(old, stamp, now)?;
+                let kept = self.history.retain_replaced(old, stamp, now)?;
                 mutations.extend(old.drop_staged());
                 if !kept.is_empty() {
                     mutations.extend(kept);

@@ -20,7 +20,7 @@ use lazuli_store::{Row, SpaceId, Which, prefix_range};
 
 use crate::model::keys::{self, RowKind};
 use crate::model::record::{self, Blob};
-use crate::rules::precondition::may_see_tags;
+use crate::rules::precondition::may_read_tags;
 use crate::{BlobService, reply};
 
 use include::BlobInclude;
@@ -75,7 +75,7 @@ impl BlobService {
             }
             from.key = LAST;
         }
-        let which = if listing.include.every_row() { Which::All } else { Which::First };
+        let which = if listing.include.needs_every_row() { Which::All } else { Which::First };
         let end = listing.end.clone();
         let mut chunk = listing.first_chunk();
         loop {
@@ -127,7 +127,7 @@ fn check_parameters(request: &Request, page: &PageRequest<'_>, include: BlobIncl
     if is_hidden && request.caller == Caller::Anonymous {
         return Err(ErrorCode::ResourceNotFound.into());
     }
-    if include.tags && !may_see_tags(&request.caller) {
+    if include.tags && !may_read_tags(&request.caller) {
         return Err(ErrorCode::AuthorizationPermissionMismatch.into());
     }
     Ok(())
@@ -183,7 +183,7 @@ struct BlobListing<'a> {
     /// The directory that the caller is confined to, if the prefix does not already exclude all other blobs.
     directory: Option<&'a str>,
     /// From this key on, the states of a blob are stored in time order.
-    in_order: Bytes,
+    ordered_from: Bytes,
     current: CurrentBlob,
 }
 
@@ -238,7 +238,7 @@ impl<'a> BlobListing<'a> {
             start: parameter("startfrom").map_or(all.start.clone(), |from| from.max(all.start)),
             end: parameter("endbefore").map_or(all.end.clone(), |before| before.min(all.end)),
             directory: None,
-            in_order: states::last_kind(include),
+            ordered_from: states::last_needed_kind(include),
             current: CurrentBlob::default(),
         };
         if let Caller::Sas(grant) = &request.caller
@@ -281,10 +281,10 @@ impl<'a> BlobListing<'a> {
                 return Ok(ListStep::Next);
             }
         }
-        match keys::row_kind(&row.key).filter(|kind| self.include.reads(*kind)) {
+        match keys::row_kind(&row.key).filter(|kind| self.include.needs_kind(*kind)) {
             Some(RowKind::Base) => self.current.base = Some(Blob::decode(&row.value)?),
             Some(_) if self.current.is_merged => {}
-            Some(_) if row.key < self.in_order => {
+            Some(_) if row.key < self.ordered_from => {
                 self.current.is_merged = true;
                 return Ok(ListStep::Merge);
             }
@@ -369,7 +369,7 @@ impl<'a> BlobListing<'a> {
         }
         // The row belongs to a kind that has to be merged with others, and no state of the blob is written
         // yet.
-        if !self.current.is_merged && next.key < self.in_order {
+        if !self.current.is_merged && next.key < self.ordered_from {
             return self.position_of(keys::BASE);
         }
         self.position_of(next.key)
@@ -383,11 +383,11 @@ impl<'a> BlobListing<'a> {
         if self.current.is_merged && next.partition == self.current.partition {
             return self.position_of(LAST);
         }
-        if keys::row_kind(&next.key).is_none_or(|kind| self.include.reads(kind)) {
+        if keys::row_kind(&next.key).is_none_or(|kind| self.include.needs_kind(kind)) {
             return next;
         }
         // A blob can have more unwanted rows of one kind than a page has entries, so skip the kind.
-        let wanted = states::kinds().into_iter().filter(|(kind, _)| self.include.reads(*kind));
+        let wanted = states::kinds().into_iter().filter(|(kind, _)| self.include.needs_kind(*kind));
         let key = wanted.map(|(_, start)| start).find(|start| *start > next.key).unwrap_or(LAST);
         Position { key, ..next }
     }

@@ -42,7 +42,7 @@ impl BlobService {
         let (start, with_deleted) = (page.start.as_deref(), listing.includes(Include::Deleted));
         let mut listed = 0;
         let next = self.containers.list(&request.account, page.prefix, start, with_deleted, |entry| {
-            if !listing.shows(&entry) {
+            if !listing.is_listed(&entry) {
                 return ControlFlow::Continue(());
             }
             if listed == page.limit || listing.xml.written() >= MAX_PAGE_BYTES {
@@ -85,7 +85,7 @@ impl ContainerListing<'_> {
     }
 
     /// Returns whether to list a container.
-    fn shows(&self, entry: &ListedGeneration<'_, Container>) -> bool {
+    fn is_listed(&self, entry: &ListedGeneration<'_, Container>) -> bool {
         let is_present = entry.record.deleted.is_none_or(|deleted| deleted.until > self.now);
         is_present && (self.includes(Include::System) || !is_system(entry.name))
     }

@@ -31,7 +31,7 @@ impl BlobService {
             let target = self.write_target(&request).await?;
             let seal = self.seal(&request, &target.container)?;
             let blob = self.clear_pages(&target, &write, seal.as_ref()).await?;
-            return Ok(written(&blob, request.version));
+            return Ok(pages_reply(&blob, request.version));
         }
         check_length(request.content_length, &write.range)?;
         let target = self.write_target(&request).await?;
@@ -48,7 +48,7 @@ impl BlobService {
                 (blob, received.md5, received.crc64)
             }
         };
-        let mut response = written(&blob, request.version);
+        let mut response = pages_reply(&blob, request.version);
         reply::digests(&mut response.headers, md5, crc64, request.version);
         Ok(response)
     }
@@ -193,7 +193,7 @@ impl SequenceConditions {
 }
 
 /// Returns the reply to a change of pages.
-pub(crate) fn written(blob: &Blob, version: Version) -> Response {
+pub(crate) fn pages_reply(blob: &Blob, version: Version) -> Response {
     let mut response = Response::empty(StatusCode::CREATED);
     let headers = &mut response.headers;
     reply::validators(headers, blob.validators(), version);

@@ -50,7 +50,7 @@ impl BlobService {
             }
             Some(snapshot) => {
                 let target = self.target(&request).await?;
-                let older = self.previous(target, snapshot, &found.blob).await?;
+                let older = self.find_previous(target, snapshot, &found.blob).await?;
                 let diff = Diff::new(&self.extents, &older.blob.content, &found.blob.content, range);
                 (RangeSource::Since(diff), vec![found.held, older.held])
             }
@@ -71,7 +71,12 @@ impl BlobService {
     }
 
     /// Finds the snapshot that a state is compared with.
-    async fn previous(&self, target: Target, snapshot: Stamp, newer: &Blob) -> Result<PinnedState, Refusal> {
+    async fn find_previous(
+        &self,
+        target: Target,
+        snapshot: Stamp,
+        newer: &Blob,
+    ) -> Result<PinnedState, Refusal> {
         if matches!(target.state, State::Snapshot(own) if own < snapshot) {
             return Err(ErrorCode::PreviousSnapshotCannotBeNewer.into());
         }

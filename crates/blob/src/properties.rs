@@ -60,7 +60,7 @@ impl BlobService {
             }
             set_metadata(old, metadata.clone(), &preconditions, seal.as_ref(), history, view)
         });
-        Ok(reply::written(StatusCode::OK, &changed.await?, request.version))
+        Ok(reply::write_reply(StatusCode::OK, &changed.await?, request.version))
     }
 }
 
@@ -77,7 +77,7 @@ fn set_metadata(
     check_update(old.encryption.as_ref(), seal)?;
     check_mutable(&old, view.now)?;
     check_changeable(&old, view.now)?;
-    let mut mutations = history.keep_version(&old)?;
+    let mut mutations = history.retain_version(&old)?;
     let mut new = Blob { metadata, lease: admission.lease, ..old };
     if !mutations.is_empty() {
         // A policy and a hold protect the version on which they were set.

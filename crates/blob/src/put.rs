@@ -58,7 +58,7 @@ impl BlobService {
         let replace = ReplaceRequest::write(&request, &target, &preconditions, kind, writer);
         let replaced = self.replace(replace, |_, _| Ok(new.clone())).await;
         let blob = replaced.inspect_err(|_| self.extents.released(new.content.extent_bytes()))?;
-        let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
+        let mut response = reply::write_reply(StatusCode::CREATED, &blob, request.version);
         if let Some((md5, crc64)) = digests {
             reply::digests(&mut response.headers, md5, crc64, request.version);
         }

@@ -6,12 +6,12 @@ use lazuli_protocol::{Headers, Refusal, Request, Response, Version};
 use md5::{Digest as _, Md5};
 
 use crate::access::replace::ReplaceRequest;
-use crate::append::{Append, NewBlock, appended, max_append};
+use crate::append::{Append, NewBlock, append_reply, max_append};
 use crate::content::read_source::{ReplyDigest, adopt_source_digests, write_digests};
 use crate::content::source::copies_tags;
 use crate::model::record::{DEFAULT_CONTENT_TYPE, Kind, StagedBlock};
 use crate::model::staging::BlockId;
-use crate::page::{MAX_PAGE_WRITE, PageWrite, check_length, written as pages_written};
+use crate::page::{MAX_PAGE_WRITE, PageWrite, check_length, pages_reply};
 use crate::put::max_put_blob;
 use crate::rules::new_blob::{ContentHeaderForms, content_headers, new_blob};
 use crate::rules::precondition::Preconditions;
@@ -54,7 +54,7 @@ impl BlobService {
         let replace = ReplaceRequest::write(&request, &target, &preconditions, Kind::Block, writer);
         let replaced = self.replace(replace, |_, _| Ok(new.clone())).await;
         let blob = replaced.inspect_err(|_| self.release(&read))?;
-        let mut response = reply::written(StatusCode::CREATED, &blob, request.version);
+        let mut response = reply::write_reply(StatusCode::CREATED, &blob, request.version);
         read.write_digests(&mut response.headers, request.version);
         Ok(response)
     }
@@ -91,7 +91,7 @@ impl BlobService {
             self.read_source(&mut request, &source, part, limit, ReplyDigest::Md5, seal.as_ref()).await?;
         let block = NewBlock { content: &read.content, seal: seal.as_ref(), nonce: read.nonce };
         let blob = self.append(&target, &append, block, &read.writer).await?;
-        let mut response = appended(&blob, read.content.len(), request.version);
+        let mut response = append_reply(&blob, read.content.len(), request.version);
         read.write_digests(&mut response.headers, request.version);
         Ok(response)
     }
@@ -125,7 +125,7 @@ impl BlobService {
                 }
             }
         };
-        let mut response = pages_written(&blob, request.version);
+        let mut response = pages_reply(&blob, request.version);
         write_digests(&mut response.headers, md5, crc64, request.version);
         Ok(response)
     }

@@ -23,7 +23,7 @@ pub(crate) fn validators(headers: &mut HeaderMap, validators: Validators, versio
 }
 
 /// Builds the reply to a write: `ETag`, `Last-Modified`, the version and the encryption of the blob.
-pub(crate) fn written(status: StatusCode, blob: &Blob, version: Version) -> Response {
+pub(crate) fn write_reply(status: StatusCode, blob: &Blob, version: Version) -> Response {
     let mut response = Response::empty(status);
     let headers = &mut response.headers;
     validators(headers, blob.validators(), version);

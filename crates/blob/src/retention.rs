@@ -76,7 +76,7 @@ impl BlobService {
     pub(crate) async fn set_blob_legal_hold(&self, request: Request) -> Result<Response, Refusal> {
         let hold = request.headers.flag(HOLD)?.ok_or_else(|| Refusal::missing_header(HOLD))?;
         let target = self.target(&request).await?;
-        let protecting = ProtectingRequest::if_asked(&request, target.partition.space)?;
+        let protecting = ProtectingRequest::if_requested(&request, target.partition.space)?;
         let amended = self.change_properties(&target, protecting.as_ref(), |blob, _| {
             let mut blob = blob.ok_or_else(not_found)?;
             blob.legal_hold = Some(hold).into();

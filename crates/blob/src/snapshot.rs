@@ -33,7 +33,7 @@ impl BlobService {
             decide(view, base, &metadata, history, valid_until)
         });
         let NewSnapshot { id, snapshot, version } = taken.await?;
-        let mut response = reply::written(StatusCode::CREATED, &snapshot, request.version);
+        let mut response = reply::write_reply(StatusCode::CREATED, &snapshot, request.version);
         let headers = &mut response.headers;
         reply::put(headers, "x-ms-snapshot", reply::stamp_text(id));
         reply::put_optional(headers, "x-ms-version-id", version.map(reply::stamp_text));
@@ -80,7 +80,7 @@ fn decide(
     }
     let mut mutations = vec![Mutation::Put(keys::snapshot(id), snapshot.encode()?)];
     if history.versioning {
-        mutations.extend(history.keep_version(&base)?);
+        mutations.extend(history.retain_version(&base)?);
         base.version = Some(id);
         mutations.push(Mutation::Put(keys::BASE, base.encode()?));
     }

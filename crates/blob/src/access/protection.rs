@@ -49,7 +49,7 @@ impl<'a> ProtectingRequest<'a> {
     }
 
     /// Like [`Self::new`], but only if the request's headers name a policy or a legal hold.
-    pub(crate) fn if_asked(request: &'a Request, space: SpaceId) -> Result<Option<Self>, Refusal> {
+    pub(crate) fn if_requested(request: &'a Request, space: SpaceId) -> Result<Option<Self>, Refusal> {
         let asked = asks_for_protection(&request.headers)?;
         Ok(asked.then(|| Self::new(request, space)))
     }

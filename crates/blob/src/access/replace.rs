@@ -114,7 +114,7 @@ impl<'a> RunningReplace<'a> {
         let partition = &replace.target.partition;
         Ok(Self {
             history: service.history(&replace.request.account).await?,
-            protecting: ProtectingRequest::if_asked(replace.request, partition.space)?,
+            protecting: ProtectingRequest::if_requested(replace.request, partition.space)?,
             attempts: service.rows.attempts(partition),
             claim: TagClaim::default(),
             service,
@@ -184,7 +184,7 @@ impl<'a> RunningReplace<'a> {
         let (mut change, replaced) = self.decide(&attempt.view(), old.as_ref(), new, &admission)?;
         self.service.announce_protection(self.protecting.as_ref()).await?;
         let watch = self.service.dropped.watch(&self.replace.target.partition);
-        if leaves_dropped_blocks(&mut change, &attempt.view(), used) {
+        if remove_used_blocks(&mut change, &attempt.view(), used) {
             watch.set();
         }
         let committed =
@@ -235,7 +235,7 @@ impl<'a> RunningReplace<'a> {
         let mut mutations = vec![Mutation::Put(keys::BASE, new.encode()?)];
         let mut released = 0;
         if let Some(old) = old {
-            let kept = self.history.keep_replaced(old, stamp, now)?;
+            let kept = self.history.retain_replaced(old, stamp, now)?;
             if kept.is_empty() {
                 released = old.content.extent_bytes();
             }
@@ -270,7 +270,7 @@ impl<'a> RunningReplace<'a> {
 
 /// Removes the rows of the used staged blocks, if there are few. Returns whether the commit leaves rows of
 /// dropped blocks.
-fn leaves_dropped_blocks(change: &mut Change, view: &View<'_>, used: Vec<Bytes>) -> bool {
+fn remove_used_blocks(change: &mut Change, view: &View<'_>, used: Vec<Bytes>) -> bool {
     if !drops_blocks(change) || !view.has_read(&keys::STAGED_COUNT) {
         return drops_blocks(change);
     }

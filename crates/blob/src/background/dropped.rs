@@ -55,7 +55,7 @@ impl DroppedBlocks {
     }
 
     /// Records that a walk over all rows begins.
-    pub(crate) fn walk_begins(&self) {
+    pub(crate) fn begin_walk(&self) {
         self.overflowed.store(false, Ordering::Release);
     }
 }
@@ -180,7 +180,7 @@ pub(crate) struct DroppedSearch {
 
 impl DroppedSearch {
     /// Returns whether these consecutive rows of a partition include some of dropped blocks.
-    pub(crate) fn finds(&mut self, partition: &Bytes, rows: &[(Bytes, Row)]) -> bool {
+    pub(crate) fn has_dropped(&mut self, partition: &Bytes, rows: &[(Bytes, Row)]) -> bool {
         let base = rows.first().map(|(_, row)| row).filter(|row| row.key == keys::BASE);
         if base.is_some() || *partition != self.partition {
             self.partition = partition.clone();
@@ -212,7 +212,7 @@ mod tests {
         let last = partition(MAX_RECORDED);
         dropped.watch(&last).set();
         assert_eq!((dropped.recorded.lock().len(), dropped.has_overflowed()), (MAX_RECORDED, true));
-        dropped.walk_begins();
+        dropped.begin_walk();
         assert!(!dropped.has_overflowed());
     }
 }

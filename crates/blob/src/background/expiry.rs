@@ -57,7 +57,7 @@ impl BlobService {
     /// Removes expired states and the rows of dropped blocks in all containers. May be dropped at any point.
     pub async fn expire(&self, pace: Pace) -> Result<Expired, Refusal> {
         self.expiry.0.store((self.store.now() + EVERY).ticks(), Ordering::Release);
-        self.dropped.walk_begins();
+        self.dropped.begin_walk();
         let mut expired = Expired::default();
         let mut from = None;
         loop {
@@ -86,7 +86,7 @@ impl BlobService {
             let now = self.store.now();
             for rows in page.chunk_by(|a, b| a.0 == b.0) {
                 let partition = Partition::new(space, rows[0].0.clone());
-                if search.finds(&partition.key, rows) {
+                if search.has_dropped(&partition.key, rows) {
                     self.remove_dropped_of(&partition, pace).await?;
                 }
                 let over =

@@ -40,7 +40,7 @@ impl StoredContent {
     }
 
     /// Sets the content of a blob. The blob must have the type that the content was stored for.
-    pub(crate) fn put_into(&self, blob: &mut Blob) {
+    pub(crate) fn set_on(&self, blob: &mut Blob) {
         blob.content = self.content.clone();
         blob.block_list = self.block_list.clone();
         blob.nonce = self.nonce;

@@ -147,8 +147,8 @@ impl BlobService {
         }
         let found = sources.open(request, url, service, conditions).await;
         let (remote, headers) = found.map_err(|refusal| match refusal.status() {
-            StatusCode::PRECONDITION_FAILED => unmet(request, ConditionRefusal::ConditionNotMet),
-            StatusCode::NOT_MODIFIED => unmet(request, ConditionRefusal::NotModified),
+            StatusCode::PRECONDITION_FAILED => condition_refusal(request, ConditionRefusal::ConditionNotMet),
+            StatusCode::NOT_MODIFIED => condition_refusal(request, ConditionRefusal::NotModified),
             _ => refusal,
         })?;
         let blob = describe(&remote, &headers)?;
@@ -235,13 +235,13 @@ pub(crate) fn check_conditions(request: &Request, blob: &Blob) -> Result<(), Ref
     }
     let conditions = request.headers.source_conditions()?;
     let checked = conditions.evaluate_read(blob.validators(), ReadRules::CombinedWithoutStar);
-    checked.map_err(|refusal| unmet(request, refusal))
+    checked.map_err(|refusal| condition_refusal(request, refusal))
 }
 
 /// Returns the refusal of a request whose conditions on the source do not hold. Operations that read the
 /// source synchronously reply with the status of that read, as for any other refusal of the source. The
 /// exception is Put Blob From URL if `If-Match` fails.
-fn unmet(request: &Request, refusal: ConditionRefusal) -> Refusal {
+fn condition_refusal(request: &Request, refusal: ConditionRefusal) -> Refusal {
     let as_is = match request.operation {
         Operation::CopyBlob | Operation::CopyBlobFromUrl => true,
         Operation::PutBlobFromUrl => {

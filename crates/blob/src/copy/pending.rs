@@ -66,7 +66,7 @@ impl BlobService {
         let request = copy.request;
         let named = CopyTarget { account: request.account.name.clone(), blob: request.object.clone() };
         let replace = copy.replace(target, self.extents.writer());
-        let begun = self.replace(replace, |_, now| begin(copy.unshared(now), remote.length()));
+        let begun = self.replace(replace, |_, now| begin(copy.unshared_target(now), remote.length()));
         let (space, id) = (target.partition.space, copy.wanted.id);
         self.copies.begin(self, space, id, named, remote, Box::pin(begun)).await
     }
@@ -204,7 +204,7 @@ fn end(blob: &mut Blob, outcome: &Result<StoredContent, Refusal>, now: Timestamp
     match outcome {
         Ok(stored) => {
             copy.state.succeed(now);
-            stored.put_into(blob);
+            stored.set_on(blob);
         }
         Err(refusal) => {
             copy.state.fail(refusal, now);

@@ -208,7 +208,7 @@ impl<'a> Parser<'a> {
         while self.logical_operator("OR")? {
             terms.push(self.term(depth)?);
         }
-        Ok(one_or(terms, Expression::Any))
+        Ok(single_or(terms, Expression::Any))
     }
 
     fn term(&mut self, depth: usize) -> Result<Expression, ExpressionError> {
@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
         while self.logical_operator("AND")? {
             factors.push(self.factor(depth)?);
         }
-        Ok(one_or(factors, Expression::All))
+        Ok(single_or(factors, Expression::All))
     }
 
     fn factor(&mut self, depth: usize) -> Result<Expression, ExpressionError> {
@@ -302,7 +302,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn one_or(mut parts: Vec<Expression>, many: fn(Vec<Expression>) -> Expression) -> Expression {
+fn single_or(mut parts: Vec<Expression>, many: fn(Vec<Expression>) -> Expression) -> Expression {
     match parts.len() {
         1 => parts.remove(0),
         _ => many(parts),

@@ -57,12 +57,12 @@ impl BlobInclude {
     }
 
     /// Returns whether the listing needs all rows of a blob, not only the first one.
-    pub(super) const fn every_row(self) -> bool {
+    pub(super) const fn needs_every_row(self) -> bool {
         self.snapshots || self.versions || self.deleted_with_versions
     }
 
     /// Returns whether the listing needs rows of this kind.
-    pub(super) const fn reads(self, kind: RowKind<'_>) -> bool {
+    pub(super) const fn needs_kind(self, kind: RowKind<'_>) -> bool {
         match kind {
             RowKind::Base => true,
             RowKind::Snapshot(_) => self.snapshots,

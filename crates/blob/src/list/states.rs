@@ -14,7 +14,7 @@ use crate::model::keys::{self, RowKind};
 use crate::model::record::{self, Blob};
 use crate::{BlobService, reply};
 
-/// Rows of each kind that are read at once. [`in_order`] needs at least two.
+/// Rows of each kind that are read at once. [`merge_in_time_order`] needs at least two.
 const STATES_AT_ONCE: usize = 32;
 
 impl BlobService {
@@ -59,9 +59,9 @@ impl BlobService {
     ) -> Result<Option<Position>, Refusal> {
         let partition = listing.current.partition.clone();
         loop {
-            let reads = reads(listing.include, &from);
+            let reads = reads_from(listing.include, &from);
             let set = self.store.read(&Partition::new(space, partition.clone()), &reads).await;
-            let (rows, next) = in_order(set.map_err(reply::read_refusal)?.ranges);
+            let (rows, next) = merge_in_time_order(set.map_err(reply::read_refusal)?.ranges);
             *read += rows.len();
             for row in rows {
                 let full = listing.process_state(&row)?;
@@ -95,16 +95,16 @@ pub(super) fn kinds() -> [(RowKind<'static>, Bytes); 4] {
 
 /// Returns the first key of the last kind of rows that the listing needs. From that key on, rows are stored
 /// in time order.
-pub(super) fn last_kind(include: BlobInclude) -> Bytes {
-    let wanted = kinds().into_iter().rfind(|(kind, _)| include.reads(*kind));
+pub(super) fn last_needed_kind(include: BlobInclude) -> Bytes {
+    let wanted = kinds().into_iter().rfind(|(kind, _)| include.needs_kind(*kind));
     wanted.map(|(_, start)| start).unwrap_or_default()
 }
 
 /// Returns the reads of all needed kinds, beginning at the time of the row `from`. If `from` has no time,
 /// they begin at the first row.
-fn reads(include: BlobInclude, from: &[u8]) -> Reads {
+fn reads_from(include: BlobInclude, from: &[u8]) -> Reads {
     let stamp = keys::row_kind(from).and_then(RowKind::stamp);
-    let wanted = kinds().into_iter().filter(|(kind, _)| include.reads(*kind));
+    let wanted = kinds().into_iter().filter(|(kind, _)| include.needs_kind(*kind));
     wanted.fold(Reads::default(), |reads, (_, kind)| {
         let mut range = prefix_range(&kind);
         if let Some(stamp) = stamp {
@@ -118,7 +118,7 @@ fn reads(include: BlobInclude, from: &[u8]) -> Reads {
 /// Merges the rows of all ranges into time order, up to the first row that may follow unread rows. Returns
 /// that row's key if there are more. The caller makes progress because every unfinished range has at least
 /// two rows.
-fn in_order(ranges: Vec<Scanned>) -> (Vec<Row>, Option<Bytes>) {
+fn merge_in_time_order(ranges: Vec<Scanned>) -> (Vec<Row>, Option<Bytes>) {
     let place = |row: &Row| (keys::row_kind(&row.key).and_then(RowKind::stamp), row.key.clone());
     let cut_short = ranges.iter().filter(|range| range.more);
     let end = cut_short.filter_map(|range| range.rows.last()).map(place).min();
@@ -157,7 +157,7 @@ mod tests {
             ([false, true], &[&live[0], &gone[0], &live[1], &live[2], &gone[1]], Some(&live[3])),
             ([true, true], &[&live[0], &gone[0], &live[1], &live[2]], Some(&gone[1])),
         ] {
-            let (rows, from) = in_order(vec![scanned(&gone, more[0]), scanned(&live, more[1])]);
+            let (rows, from) = merge_in_time_order(vec![scanned(&gone, more[0]), scanned(&live, more[1])]);
             assert_eq!(rows.iter().map(|row| &row.key).collect::<Vec<_>>(), expected, "{more:?}");
             assert_eq!(from.as_ref(), next, "{more:?}");
         }
@@ -166,8 +166,9 @@ mod tests {
     #[test]
     fn reads_of_every_kind_begin_at_the_time_of_the_row() {
         let include = BlobInclude { snapshots: true, deleted: true, ..BlobInclude::default() };
-        let starts =
-            |from: &[u8]| reads(include, from).ranges.into_iter().map(|(range, _)| range.start).collect();
+        let starts = |from: &[u8]| {
+            reads_from(include, from).ranges.into_iter().map(|(range, _)| range.start).collect()
+        };
         let after = |key: Bytes| Bytes::from([&key[..], &[0]].concat());
         let all: Vec<Bytes> = vec![keys::deleted(b"s"), Bytes::from_static(b"s")];
         assert_eq!((starts(b""), starts(&keys::BASE), starts(b"s123")), (all.clone(), all.clone(), all));

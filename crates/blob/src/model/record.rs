@@ -89,7 +89,7 @@ impl Kind {
     }
 
     /// Returns whether both blobs have the same type.
-    pub(crate) fn is_like(self, other: Self) -> bool {
+    pub(crate) fn is_same_type(self, other: Self) -> bool {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
 }

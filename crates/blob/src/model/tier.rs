@@ -88,7 +88,9 @@ impl Tiering {
     pub(crate) fn set(self, to: Tier, quick: bool, now: Timestamp) -> Result<Self, Refusal> {
         match (self.tier, self.rehydration) {
             (_, Some(under_way)) if under_way.to != to => Err(ErrorCode::BlobBeingRehydrated.into()),
-            (_, Some(under_way)) => Ok(Self { rehydration: Some(under_way.hurried(quick, now)), ..self }),
+            (_, Some(under_way)) => {
+                Ok(Self { rehydration: Some(under_way.with_priority(quick, now)), ..self })
+            }
             (Some(Tier::Archive), None) if to != Tier::Archive => {
                 Ok(Self { rehydration: Some(Rehydration::begin(to, quick, now)), ..self })
             }
@@ -115,7 +117,7 @@ impl Rehydration {
     }
 
     /// Raises the priority if `quick`. It is never lowered.
-    fn hurried(self, quick: bool, now: Timestamp) -> Self {
+    fn with_priority(self, quick: bool, now: Timestamp) -> Self {
         if self.high_priority || !quick {
             return self;
         }

@@ -48,7 +48,7 @@ impl History {
     }
 
     /// Returns how long a state that is deleted now can be restored, if at all.
-    pub(crate) fn keep_deleted(self, now: Timestamp) -> Option<Deleted> {
+    pub(crate) fn deletion_retention(self, now: Timestamp) -> Option<Deleted> {
         self.retention_days.map(|days| Deleted::keep(days, now))
     }
 
@@ -57,16 +57,18 @@ impl History {
         if !old.committed || old.has_expired(now) {
             return RetainedState::Nothing;
         }
-        match (old.deleted, self.kept_version(old)) {
+        match (old.deleted, self.resulting_version(old)) {
             // The state was deleted before and keeps its retention.
             (Some(deleted), _) => RetainedState::Deleted(deleted),
             (None, Some(version)) => RetainedState::Version(version),
-            (None, None) => self.keep_deleted(now).map_or(RetainedState::Nothing, RetainedState::Deleted),
+            (None, None) => {
+                self.deletion_retention(now).map_or(RetainedState::Nothing, RetainedState::Deleted)
+            }
         }
     }
 
     /// Returns the change that keeps a current state which a write with this stamp replaces.
-    pub(crate) fn keep_replaced(
+    pub(crate) fn retain_replaced(
         self,
         old: &Blob,
         stamp: Stamp,
@@ -84,14 +86,14 @@ impl History {
     }
 
     /// Returns the change that keeps a live current state as an earlier version, if the account has versions.
-    pub(crate) fn keep_version(self, old: &Blob) -> Result<Vec<Mutation>, Refusal> {
-        let Some(version) = self.kept_version(old) else { return Ok(vec![]) };
+    pub(crate) fn retain_version(self, old: &Blob) -> Result<Vec<Mutation>, Refusal> {
+        let Some(version) = self.resulting_version(old) else { return Ok(vec![]) };
         Ok(vec![Mutation::Put(keys::version(version), old.as_version(version).encode()?)])
     }
 
     /// Returns the version that a live current state becomes. A version remains one after versioning was
     /// switched off.
-    fn kept_version(self, old: &Blob) -> Option<Stamp> {
+    fn resulting_version(self, old: &Blob) -> Option<Stamp> {
         old.version.or_else(|| self.versioning.then(|| old.etag.stamp()))
     }
 }

@@ -119,7 +119,7 @@ impl Preconditions {
     ) -> Result<Admission, Refusal> {
         let admission = self.admit_lease(blob, access, now)?;
         match blob {
-            Some(blob) if blob.is_present(now) && !blob.kind.is_like(kind) => {
+            Some(blob) if blob.is_present(now) && !blob.kind.is_same_type(kind) => {
                 Err(ErrorCode::InvalidBlobType.into())
             }
             _ => Ok(admission),
@@ -215,14 +215,14 @@ pub(crate) fn read_rules(version: Version) -> ReadRules {
 
 /// Refuses a condition on tags to a caller that may not read tags.
 pub(crate) fn check_tag_permission(request: &Request) -> Result<(), Refusal> {
-    if !request.headers.contains_key(IF_TAGS) || may_see_tags(&request.caller) {
+    if !request.headers.contains_key(IF_TAGS) || may_read_tags(&request.caller) {
         return Ok(());
     }
     Err(ErrorCode::AuthorizationPermissionMismatch.into())
 }
 
 /// Returns whether a caller may read tags. The only role that allows it is owner.
-pub(crate) fn may_see_tags(caller: &Caller) -> bool {
+pub(crate) fn may_read_tags(caller: &Caller) -> bool {
     match caller {
         Caller::Key => true,
         Caller::Sas(grant) => grant.permissions.contains('t'),

@@ -119,12 +119,12 @@ fn reads_from(include: BlobInclude, from: &[u8]) -> Reads {
 /// that row's key if there are more. The caller makes progress because every unfinished range has at least
 /// two rows.
 fn merge_in_time_order(ranges: Vec<Scanned>) -> (Vec<Row>, Option<Bytes>) {
-    let place = |row: &Row| (keys::row_kind(&row.key).and_then(RowKind::stamp), row.key.clone());
+    let position = |row: &Row| (keys::row_kind(&row.key).and_then(RowKind::stamp), row.key.clone());
     let cut_short = ranges.iter().filter(|range| range.more);
-    let end = cut_short.filter_map(|range| range.rows.last()).map(place).min();
+    let end = cut_short.filter_map(|range| range.rows.last()).map(position).min();
     let mut rows: Vec<_> = ranges.into_iter().flat_map(|range| range.rows).collect();
-    rows.retain(|row| end.as_ref().is_none_or(|end| place(row) < *end));
-    rows.sort_by_cached_key(place);
+    rows.retain(|row| end.as_ref().is_none_or(|end| position(row) < *end));
+    rows.sort_by_cached_key(position);
     (rows, end.map(|(_, key)| key))
 }
 

@@ -349,9 +349,9 @@ async fn copy_to_a_blob_of_another_type_is_refused() {
     }
     server.copy("/things/page", "/things/pages", "").await.expect(202);
     let head = server.head("/things/pages", "").await;
-    let said =
+    let reported =
         ["x-ms-blob-type", "content-length", "x-ms-blob-sequence-number"].map(|name| head.header(name));
-    assert_eq!(said, [Some("PageBlob"), Some("1024"), Some("7")]);
+    assert_eq!(reported, [Some("PageBlob"), Some("1024"), Some("7")]);
     let sync = "x-ms-requires-sync: true";
     server.copy("/things/page", "/things/more", sync).await.refused(409, "InvalidSourceBlobType");
     server.copy("/things/page", "/things/block", BLOCK).await.expect(201);
@@ -525,8 +525,8 @@ async fn put_blob_from_url_copies_source_properties_by_default() {
         let way = format!("{BLOCK}\n{headers}");
         let put = server.copy("/things/source", "/things/copy", &way).await.expect(201);
         let head = server.head("/things/copy", "").await;
-        let said = ["content-type", "content-language", "x-ms-meta-a"].map(|name| head.header(name));
-        assert_eq!(said, expected, "{headers}");
+        let reported = ["content-type", "content-language", "x-ms-meta-a"].map(|name| head.header(name));
+        assert_eq!(reported, expected, "{headers}");
         assert_eq!(put.header("content-md5"), None, "the bytes are not read");
         let is_property = !headers.contains("x-ms-copy-source-blob-properties: false");
         assert_eq!(head.header("content-md5").is_some(), is_property, "{headers}");

@@ -131,20 +131,20 @@ async fn create_permission_alone_commits_new_blocks_but_replaces_no_staged_block
     };
     let (created, overwrite) = ((201, String::new()), (403, "UnauthorizedBlobOverwrite".to_owned()));
     // Another writer has staged a block.
-    server.put("/things/b?comp=block&blockid=AAAA", "", "hers").await.expect(201);
-    assert_eq!(put(PutBlock, "blockid=AAAA", "", "mine").await, overwrite);
+    server.put("/things/b?comp=block&blockid=AAAA", "", "first-").await.expect(201);
+    assert_eq!(put(PutBlock, "blockid=AAAA", "", "own").await, overwrite);
     assert_eq!(put(PutBlockFromUrl, "blockid=AAAA", &source, "").await, overwrite);
-    assert_eq!(put(PutBlock, "blockid=BBBB", "", "mine").await, created);
+    assert_eq!(put(PutBlock, "blockid=BBBB", "", "own").await, created);
     assert_eq!(put(PutBlock, "blockid=BBBB", "", "again").await, overwrite);
     let both = "<BlockList><Latest>AAAA</Latest><Latest>BBBB</Latest></BlockList>";
     assert_eq!(put(PutBlockList, "", "", both).await, created);
-    assert_eq!(server.get("/things/b", "").await.text(), "hersmine");
+    assert_eq!(server.get("/things/b", "").await.text(), "first-own");
     assert_eq!(put(PutBlockList, "", "", LIST).await, overwrite);
-    assert_eq!(put(PutBlock, "blockid=CCCC", "", "mine").await, overwrite);
+    assert_eq!(put(PutBlock, "blockid=CCCC", "", "own").await, overwrite);
 
     // Expired blocks and blocks of a deleted blob are not protected.
     server.delete("/things/b", "").await.expect(202);
-    assert_eq!(put(PutBlock, "blockid=AAAA", "", "mine").await, created);
+    assert_eq!(put(PutBlock, "blockid=AAAA", "", "own").await, created);
     server.advance(8 * 24 * 3600);
     assert_eq!(put(PutBlock, "blockid=AAAA", "", "new").await, created);
     assert_eq!(put(PutBlockList, "", "", LIST).await, created);

@@ -96,14 +96,14 @@ async fn body_with_a_wrong_digest_is_refused_and_not_stored() {
     for name in ["content-md5", "x-ms-blob-content-md5"] {
         let wrong = format!("{BLOCK}\n{name}: {}", "AAAAAAAAAAAAAAAAAAAAAA==");
         let refused = server.put("/things/b", &wrong, "hello").await.refused(400, "Md5Mismatch");
-        let told = "<UserSpecifiedMd5>AAAAAAAAAAAAAAAAAAAAAA==</UserSpecifiedMd5>\
+        let expected_details = "<UserSpecifiedMd5>AAAAAAAAAAAAAAAAAAAAAA==</UserSpecifiedMd5>\
                     <ServerCalculatedMd5>XUFAKrxLKna5cZ2REBfFkg==</ServerCalculatedMd5>";
-        assert!(refused.text().contains(told), "{}", refused.text());
+        assert!(refused.text().contains(expected_details), "{}", refused.text());
     }
     let wrong = format!("{BLOCK}\nx-ms-content-crc64: {}", "AAAAAAAAAAA=");
     let refused = server.put("/things/b", &wrong, "hello").await.refused(400, "Crc64Mismatch");
-    let told = "<UserSpecifiedCrc>AAAAAAAAAAA=</UserSpecifiedCrc><ServerCalculatedCrc>";
-    assert!(refused.text().contains(told), "{}", refused.text());
+    let expected_details = "<UserSpecifiedCrc>AAAAAAAAAAA=</UserSpecifiedCrc><ServerCalculatedCrc>";
+    assert!(refused.text().contains(expected_details), "{}", refused.text());
     for (header, code) in [
         ("content-md5: AAAA", "InvalidMd5"),
         ("x-ms-blob-content-md5: AAAA", "InvalidMd5"),

@@ -20,9 +20,9 @@ fn bytes(length: usize) -> Bytes {
 /// Returns whether a reply reports the CRC64 of a source. Fails the test unless it reports either that or the
 /// MD5.
 fn reports_crc64(reply: &Reply) -> bool {
-    let told = ["content-md5", "x-ms-content-crc64"].map(|name| reply.header(name).is_some());
-    assert_ne!(told[0], told[1], "{reply:?}");
-    told[1]
+    let digests = ["content-md5", "x-ms-content-crc64"].map(|name| reply.header(name).is_some());
+    assert_ne!(digests[0], digests[1], "{reply:?}");
+    digests[1]
 }
 
 impl TestServer {
@@ -150,8 +150,8 @@ async fn source_digests_are_verified_and_reported() {
         let with_crc64 = put(format!("x-ms-source-content-crc64: {crc64}")).await.expect(201);
         assert_eq!(with_crc64.header("x-ms-content-crc64"), Some(crc64));
         let none = put(String::new()).await.expect(201);
-        let told = (none.header("content-md5"), none.header("x-ms-content-crc64"));
-        assert_eq!(told, if target == WAYS[0].0 { (None, Some(crc64)) } else { (Some(md5), None) });
+        let digests = (none.header("content-md5"), none.header("x-ms-content-crc64"));
+        assert_eq!(digests, if target == WAYS[0].0 { (None, Some(crc64)) } else { (Some(md5), None) });
         put("x-ms-source-content-md5: AAAAAAAAAAAAAAAAAAAAAA==".into()).await.refused(400, "Md5Mismatch");
         put("x-ms-source-content-crc64: AAAAAAAAAAA=".into()).await.refused(400, "Crc64Mismatch");
         for (name, code) in

@@ -374,9 +374,9 @@ async fn server_copies_from_another_server() {
     assert!(server.get("/things/copy", "").await.body == bytes(3 << 20));
     server.copy_from(&format!("{plain}/page?{sas}"), "/things/page", "").await.expect(202);
     let head = server.wait_for_copy("/things/page").await;
-    let said =
+    let reported =
         ["x-ms-blob-type", "content-length", "x-ms-blob-sequence-number"].map(|name| head.header(name));
-    assert_eq!(said, [Some("PageBlob"), Some("4096"), Some("7")]);
+    assert_eq!(reported, [Some("PageBlob"), Some("4096"), Some("7")]);
 }
 
 #[tokio::test]

@@ -346,7 +346,7 @@ fn state_key(state: State) -> Bytes {
 }
 
 /// Returns the decision to commit these mutations. Commits nothing if there are none.
-fn write<T>(mutations: Vec<Mutation>, valid_until: Option<Timestamp>, answer: T) -> Decision<T> {
+fn bulk_decision<T>(mutations: Vec<Mutation>, valid_until: Option<Timestamp>, answer: T) -> Decision<T> {
     if mutations.is_empty() {
         return Decision::Answer(answer);
     }

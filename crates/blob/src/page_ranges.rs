@@ -33,7 +33,7 @@ impl BlobService {
         let range = ByteRange::of_read(&request.headers);
         let page = ListPart::parse(&request)?;
         let previous = previous_snapshot(&request)?;
-        let found = self.find_to_read_of(&request, |kind| matches!(kind, Kind::ListPart { .. })).await?;
+        let found = self.find_to_read_of(&request, |kind| matches!(kind, Kind::Page { .. })).await?;
         let length = found.blob.content.len();
         let range = range.map(|range| range.within(length)).transpose()?.unwrap_or(0..length);
         // Use whole pages, and continue at the end of the previous reply.

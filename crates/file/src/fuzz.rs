@@ -17,7 +17,7 @@ pub fn rename_source(data: &[u8]) {
 mod tests {
     /// Pieces in any order, and whole.
     #[test]
-    fn no_source_of_a_rename_makes_the_parser_panic() {
+    fn rename_source_parser_never_panics() {
         let pieces =
             ["http://", "127.0.0.1", "a.file.localhost", "/a/s/", "/s/", "%", "%2F", "?sig=", "..", "é"];
         let mut dice = 1_u64;

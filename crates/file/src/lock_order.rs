@@ -276,7 +276,7 @@ mod tests {
     #[tokio::test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "lock order: an operation that holds [Directory] waits for File")]
-    async fn a_lock_out_of_order_is_noticed() {
+    async fn lock_out_of_order_panics() {
         let directory = tokio::sync::RwLock::new(());
         let _directory = Ranked::wait(Rank::Directory, directory.read()).await;
         let file = tokio::sync::Mutex::new(());
@@ -297,14 +297,14 @@ mod tests {
     #[tokio::test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "waits for ClientWait")]
-    async fn waiting_for_a_client_with_a_lock_is_noticed() {
+    async fn waiting_for_a_client_with_a_lock_panics() {
         let _file = HeldRank::wait(Rank::File);
         check_client_wait();
     }
 
     #[tokio::test]
     #[cfg(debug_assertions)]
-    async fn a_part_in_another_task_holds_what_its_operation_holds() {
+    async fn spawned_part_inherits_the_locks_of_its_operation() {
         let _directory = HeldRank::wait(Rank::Directory);
         let part = operation(async { drop(HeldRank::wait(Rank::File)) });
         assert!(tokio::spawn(part).await.is_err_and(|error| error.is_panic()));

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_an_extent_is_read_in_steps_that_end_where_checksums_do() {
+    fn extent_reads_end_at_checksum_boundaries() {
         let read = |part| steps(part).collect::<Vec<_>>();
         assert_eq!(read(5..5), []);
         assert_eq!(read(5..10).first(), Some(&(5..10)));

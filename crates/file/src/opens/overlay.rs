@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_write_does_not_keep_all_of_it_in_memory() {
+    fn remainder_of_an_overwritten_buffer_is_copied() {
         const LENGTH: usize = 1 << 20;
         for (left, is_let_go) in [(LENGTH / 2 + 1, false), (LENGTH / 3, true)] {
             let mut overlay = Overlay::default();

@@ -48,8 +48,8 @@ fn leasing(key: u128, state: Caching) -> (OpenRequest, UnboundedReceiver<Break>)
 }
 
 fn caching(cache: CacheRequest) -> (OpenRequest, UnboundedReceiver<Break>) {
-    let (breaks, heard) = unbounded_channel();
-    (OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) }, heard)
+    let (breaks, received) = unbounded_channel();
+    (OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) }, received)
 }
 
 fn lease(key: u128) -> CacheKey {
@@ -66,7 +66,7 @@ fn code(result: Result<(), lazuli_protocol::Refusal>) -> Option<ErrorCode> {
 }
 
 #[tokio::test]
-async fn an_open_that_does_not_fit_another_is_refused_until_that_is_closed() {
+async fn conflicting_open_is_refused_until_the_other_closes() {
     let table = table();
     let first = table.open(FILE, request(R, R)).await.unwrap();
     let writer = request(FileAccess::WRITE, ALL);
@@ -76,7 +76,7 @@ async fn an_open_that_does_not_fit_another_is_refused_until_that_is_closed() {
 }
 
 #[tokio::test]
-async fn a_pending_deletion_can_be_taken_back_or_happens_at_the_last_close() {
+async fn pending_deletion_is_cleared_or_takes_effect_at_the_last_close() {
     let table = table();
     let first = table.open(FILE, request(ALL, ALL)).await.unwrap().id;
     let second = table.open(FILE, request(ALL, ALL)).await.unwrap().id;
@@ -97,14 +97,14 @@ async fn a_pending_deletion_can_be_taken_back_or_happens_at_the_last_close() {
 }
 
 #[tokio::test]
-async fn cached_handles_are_given_up_before_a_deletion() {
+async fn deletion_breaks_cached_handles_first() {
     let table = table();
-    let (first, mut heard) = leasing(1, Caching::RH);
+    let (first, mut received) = leasing(1, Caching::RH);
     table.open(FILE, first).await.unwrap();
     let second = table.open(FILE, request(ALL, ALL)).await.unwrap().id;
     let mut deletes = pin!(table.set_delete_pending(second, true));
     assert!(waits(&mut deletes).await && !table.is_delete_pending(FILE));
-    assert_eq!(heard.try_recv().unwrap().to, Caching::R);
+    assert_eq!(received.try_recv().unwrap().to, Caching::R);
     table.acknowledge(FILE, lease(1), Caching::R).unwrap();
     assert!(deletes.await.is_ok() && table.is_delete_pending(FILE));
 }
@@ -125,14 +125,14 @@ async fn delete_on_close_marks_the_file_when_that_open_closes() {
 }
 
 #[tokio::test]
-async fn a_lock_waits_for_another_and_goes_with_its_open() {
+async fn range_lock_waits_and_is_released_by_close() {
     let table = table();
     let first = table.open(FILE, request(ALL, ALL)).await.unwrap().id;
-    let (second, mut heard) = leasing(2, Caching::R);
+    let (second, mut received) = leasing(2, Caching::R);
     let second = table.open(FILE, second).await.unwrap().id;
     let range = ByteRange { offset: 10, length: 10 };
     table.lock(first, range, LockKind::Exclusive).await.unwrap();
-    assert_eq!(heard.try_recv().unwrap().to, Caching::NONE);
+    assert_eq!(received.try_recv().unwrap().to, Caching::NONE);
     assert!(table.lock(second, range, LockKind::Shared).await.is_err());
     for (open, is_admitted) in [(first, true), (second, false)] {
         table.with(FILE, |state| {
@@ -180,7 +180,7 @@ async fn locks_of_all_files_together_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_file_is_where_an_open_has_found_or_moved_it() {
+async fn open_location_follows_finds_and_renames() {
     let table = table();
     let at = |path: &str| Place { parent: NodeId::ROOT, path: path.into() };
     let open = async |path: &str| {

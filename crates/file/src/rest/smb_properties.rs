@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_is_to_be_archived_unless_it_is_restored_with_its_permission() {
+    fn new_file_has_archive_attribute_unless_restored_with_permission() {
         const RESTORE: (&str, &str) = (SEMANTICS, "Restore");
         const PERMISSION: (&str, &str) = ("x-ms-file-permission", "O:SYG:SYD:(A;;FA;;;SY)");
         const READ_ONLY: (&str, &str) = ("x-ms-file-attributes", "ReadOnly");
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_required_between_two_versions() {
+    fn smb_headers_are_required_in_a_range_of_versions() {
         let parse = |version| SentProperties::parse(&HeaderMap::new(), version, Purpose::Create);
         assert!(parse(NEW).is_ok() && parse(Version::new(2018, 11, 9)).is_ok());
         let refused = parse(Version::new(2019, 7, 7)).unwrap_err();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_is_now_when_created_and_stays_when_set() {
+    fn omitted_smb_properties_default_on_create_and_stay_on_set() {
         let sent = SentProperties::parse(&HeaderMap::new(), NEW, Purpose::Create).unwrap();
         let mut properties = sent.create(false, None, NOW);
         assert_eq!((properties.attributes, properties.created, properties.last_write), (ARCHIVE, NOW, NOW));

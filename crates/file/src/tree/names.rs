@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_path_can_be_is_refused() {
+    fn invalid_paths_are_refused() {
         let long = "x".repeat(256);
         let deep = vec!["d"; 251].join("/");
         for object in [
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn case_does_not_tell_names_apart() {
+    fn names_that_differ_in_case_are_equal() {
         assert_eq!(Name::new("Straße.TXT").folded, Name::new("straße.txt").folded);
         assert_eq!(Name::new("ünï").folded, Name::new("ÜNÏ").folded);
         assert_ne!(Name::new("strasse").folded, Name::new("straße").folded);

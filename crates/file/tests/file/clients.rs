@@ -1,4 +1,4 @@
-//! Requests as shipped clients send them, which once failed. What decided each answer: docs/decisions/0019.
+//! Requests of shipped clients that once failed. `docs/decisions/0019` gives the reason for each answer.
 
 use lazuli_protocol::date;
 
@@ -43,7 +43,7 @@ async fn a_permission_may_be_sent_with_capitals() {
 }
 
 #[tokio::test]
-async fn a_snapshot_that_is_not_there_is_a_missing_share_to_all_but_delete_share() {
+async fn missing_snapshot_answers_share_not_found_except_to_delete_share() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_file(&server, "f", 1).await;
@@ -74,7 +74,7 @@ async fn a_snapshot_that_is_not_there_is_a_missing_share_to_all_but_delete_share
 }
 
 #[tokio::test]
-async fn a_share_tells_when_its_tier_changed_and_what_it_was_before() {
+async fn share_properties_include_tier_change_time_and_previous_tier() {
     let server = start().await;
     let at = |reason| Some(date::rfc1123(reason));
     let found = async |name: &str| {
@@ -125,7 +125,7 @@ async fn a_share_tells_when_its_tier_changed_and_what_it_was_before() {
 }
 
 #[tokio::test]
-async fn a_file_has_a_content_type_until_set_file_properties_leaves_it_out() {
+async fn set_file_properties_without_content_type_clears_it() {
     let server = start().await;
     for version in ["2014-02-14", "2018-03-28", "2021-10-04", "2025-05-05"] {
         let version = format!("x-ms-version: {version}");
@@ -190,7 +190,7 @@ async fn a_new_file_is_marked_for_archiving_and_a_directory_is_not() {
 }
 
 #[tokio::test]
-async fn an_md5_is_for_a_range_of_4_mib_at_most_however_short_the_file_is() {
+async fn range_md5_above_4_mib_is_refused_even_for_a_short_file() {
     let server = start().await;
     make_file(&server, "f", 1024).await;
     for (range, outcome) in [

@@ -26,7 +26,7 @@ async fn ranges_are_written_read_listed_and_cleared() {
     assert!(ranges.text().ends_with("<Ranges><Range><Start>1000</Start><End>4999</End></Range></Ranges>"));
     assert_eq!(ranges.header("x-ms-content-length"), Some("10000"));
 
-    // Whole units are freed, and the edges become zeros.
+    // Clearing frees whole units and fills partial units with zeros.
     let clear = "x-ms-write: clear\nx-ms-range: bytes=1100-3999";
     server.put("/docs/f?comp=range", clear, "").await.expect(201);
     expected[1100..4000].fill(0);
@@ -95,7 +95,7 @@ async fn a_file_can_be_cut_off_and_grown() {
 }
 
 #[tokio::test]
-async fn four_tebibytes_of_nothing_cost_nothing() {
+async fn empty_file_of_four_tebibytes_uses_no_storage() {
     let server = start().await;
     make_file(&server, "f", 4 << 40).await;
     write(&server, "f", (4 << 40) - 3, b"end").await;
@@ -106,7 +106,7 @@ async fn four_tebibytes_of_nothing_cost_nothing() {
 }
 
 #[tokio::test]
-async fn a_range_is_verified_by_either_digest_and_the_reply_tells_it() {
+async fn put_range_verifies_md5_or_crc64_and_returns_it() {
     let server = start().await;
     make_file(&server, "f", 100_000).await;
     for length in [3, 100_000] {

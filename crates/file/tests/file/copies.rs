@@ -34,7 +34,7 @@ async fn a_copy_has_the_content_the_headers_and_the_metadata_of_its_source() {
     ] {
         assert_eq!(target.header(name), Some(value), "{name}");
     }
-    // The two go their own ways.
+    // A later write to the target does not change the source.
     write(&server, "target", 1000, b"another").await;
     assert_eq!(server.get("/docs/d/source", "").await.expect(200).body, source.body);
     let abort = |id: &str| format!("/docs/target?comp=copy&copyid={id}");
@@ -42,13 +42,13 @@ async fn a_copy_has_the_content_the_headers_and_the_metadata_of_its_source() {
     server.put(&abort(&id), action, "").await.refused(409, "NoPendingCopyOperation");
     server.put(&abort("x"), action, "").await.refused(400, "InvalidQueryParameterValue");
     server.put(&abort(&id), "", "").await.refused(400, "MissingRequiredHeader");
-    // Other headers, and it is no copy any more.
+    // Setting headers removes the copy properties.
     server.put("/docs/target?comp=properties", "x-ms-content-type: text/y", "").await.expect(200);
     assert_eq!(server.get("/docs/target", "").await.expect(200).header("x-ms-copy-id"), None);
 }
 
 #[tokio::test]
-async fn a_copy_is_as_the_request_says_where_it_says_something() {
+async fn headers_of_a_copy_request_override_those_of_the_source() {
     let server = start().await;
     let headers = "x-ms-type: file\nx-ms-content-length: 3\nx-ms-file-attributes: Hidden\n\
         x-ms-file-creation-time: 2020-01-02T03:04:05.0000000Z\nx-ms-file-permission: O:SYG:SYD:(A;;FA;;;SY)";
@@ -97,7 +97,7 @@ async fn bad_sources_are_refused_and_nothing_changes() {
 }
 
 #[tokio::test]
-async fn a_source_may_have_encoded_slashes_and_is_judged_by_the_file_that_is_read() {
+async fn source_may_have_encoded_slashes_and_is_authorized_by_the_file_read() {
     let server = start().await;
     make_directory(&server, "d%20%C3%A4").await;
     make_file(&server, "d%20%C3%A4/f.txt", 3).await;
@@ -105,7 +105,7 @@ async fn a_source_may_have_encoded_slashes_and_is_judged_by_the_file_that_is_rea
     make_file(&server, "secret", 3).await;
     make_file(&server, "target", 3).await;
     let root = format!("http://{}/{ACCOUNT}", server.address);
-    // As the Java client of 2025 sends it.
+    // The encoding of the Java client of 2025.
     let source = format!("{root}/docs%2Fd%20%C3%A4%2Ff.txt");
     server.signed("PUT", "/docs/copy", &format!("x-ms-copy-source: {source}"), "").await.expect(202);
     assert_eq!(server.get("/docs/copy", "").await.expect(200).text(), "abc");
@@ -138,7 +138,7 @@ async fn a_source_may_have_encoded_slashes_and_is_judged_by_the_file_that_is_rea
 }
 
 #[tokio::test]
-async fn a_range_is_taken_from_another_file() {
+async fn put_range_from_url_copies_a_range_of_another_file() {
     let server = start().await;
     make_file(&server, "source", 10_000).await;
     write(&server, "source", 0, &[7; 10_000]).await;

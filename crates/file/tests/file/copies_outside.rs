@@ -1,4 +1,4 @@
-//! Copy File from elsewhere: what becomes of a copy that takes its time.
+//! Copy File from a remote source: pending copies.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ async fn served(page: WebDocument) -> (Web, Server) {
     (Web::serve(page).await, start().await)
 }
 
-/// A page whose content stalls until it is released.
-fn stalling(length: usize) -> WebDocument {
+/// Returns a document whose content stalls until it is released.
+fn stalling_document(length: usize) -> WebDocument {
     let mut page = WebDocument::new(bytes(length));
     page.stalls = true;
     page
@@ -41,7 +41,7 @@ async fn head(server: &Server, path: &str) -> Reply {
 }
 
 /// Waits until the copy to a file has ended.
-async fn copied(server: &Server, path: &str) -> Reply {
+async fn wait_for_copy(server: &Server, path: &str) -> Reply {
     for _ in 0..2000 {
         let head = head(server, path).await;
         if head.header("x-ms-copy-status") != Some("pending") {
@@ -52,7 +52,7 @@ async fn copied(server: &Server, path: &str) -> Reply {
     panic!("the copy to {path} does not end")
 }
 
-/// The spaces of rows that say that a copy is under way.
+/// Returns the spaces that have a row of a pending copy.
 fn pending_copies(server: &Server) -> Vec<SpaceId> {
     let mut spaces = vec![];
     let visit = |space, partition: &Bytes, _: &Row| {
@@ -78,7 +78,7 @@ fn abort(path: &str, begun: &Reply) -> String {
 }
 
 #[tokio::test]
-async fn a_copy_from_elsewhere_is_pending_until_it_is_done() {
+async fn remote_copy_is_pending_until_all_bytes_arrived() {
     let mut page = stalling(300_000);
     page.headers.extend(["Content-Type: text/x-far", "x-ms-meta-a: 1"].map(str::to_owned));
     let (web, server) = served(page).await;
@@ -102,7 +102,7 @@ async fn a_copy_from_elsewhere_is_pending_until_it_is_done() {
     assert!(server.get("/docs/copy", "").await.expect(200).body.iter().all(|byte| *byte == 0));
     server.advance(1);
     web.release().await;
-    let done = copied(&server, "copy").await;
+    let done = wait_for_copy(&server, "copy").await;
     assert_ne!(done.etag(), begun.etag());
     assert_eq!(done.header("x-ms-copy-status"), Some("success"));
     assert_eq!(done.header("x-ms-copy-progress"), Some("300000/300000"));
@@ -111,8 +111,8 @@ async fn a_copy_from_elsewhere_is_pending_until_it_is_done() {
 }
 
 #[tokio::test]
-async fn nothing_else_is_done_to_the_target_of_a_pending_copy() {
-    let (web, server) = served(stalling(1000)).await;
+async fn target_of_a_pending_copy_refuses_other_changes() {
+    let (web, server) = served(stalling_document(1000)).await;
     make_file(&server, "other", 10).await;
     let begun = copy(&server, &web, "copy", "").await.expect(202);
     let url = |path: &str| format!("http://{}/{}/docs/{path}", server.address, lazuli_testing::ACCOUNT);
@@ -135,7 +135,7 @@ async fn nothing_else_is_done_to_the_target_of_a_pending_copy() {
         refused(server.signed("PUT", &format!("/docs/{path}"), &headers, "").await);
     }
     refused(server.delete("/docs/copy", "").await);
-    // Over SMB it can be read.
+    // SMB clients may read it.
     let writes = open(&server, "copy", request(FileAccess::WRITE, FileAccess::ALL)).await;
     assert!(writes.is_err());
     let reads = open(&server, "copy", request(FileAccess::READ, FileAccess::ALL)).await.unwrap();
@@ -143,32 +143,33 @@ async fn nothing_else_is_done_to_the_target_of_a_pending_copy() {
     let other = "/docs/copy?comp=copy&copyid=00000000-0000-0000-0000-000000000001";
     server.put(other, ABORT, "").await.refused(409, "CopyIdMismatch");
     web.release().await;
-    assert_eq!(copied(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(wait_for_copy(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
     server.put(&abort("copy", &begun), ABORT, "").await.refused(409, "NoPendingCopyOperation");
     server.delete("/docs/copy", "").await.expect(202);
 }
 
 #[tokio::test]
-async fn who_has_read_the_target_of_a_pending_copy_is_told_when_it_is_done() {
-    let (web, server) = served(stalling(1000)).await;
+async fn end_of_a_copy_breaks_read_caches_of_its_target() {
+    let (web, server) = served(stalling_document(1000)).await;
     copy(&server, &web, "copy", "").await.expect(202);
-    let (breaks, mut heard) = unbounded_channel();
+    let (breaks, mut received) = unbounded_channel();
     let mut reads = request(FileAccess::READ, FileAccess::ALL);
     reads.cache = CacheRequest::Lease { client: 1, key: 2, state: Caching::R };
     reads.breaks = Some(breaks);
     let reads = open(&server, "copy", reads).await.unwrap();
     assert_eq!(server.service.opens().opened(reads).unwrap().caching, Caching::R);
-    assert!(heard.try_recv().is_err());
+    assert!(received.try_recv().is_err());
     web.release().await;
-    let told = tokio::time::timeout(Duration::from_secs(20), heard.recv()).await.expect("it is told");
-    assert_eq!(told.map(|told| told.to), Some(Caching::NONE));
+    let notice =
+        tokio::time::timeout(Duration::from_secs(20), received.recv()).await.expect("the cache is broken");
+    assert_eq!(notice.map(|notice| notice.to), Some(Caching::NONE));
     assert_eq!(head(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
     server.service.close_open(reads).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_pending_copy_can_be_aborted_by_its_id() {
-    let (web, server) = served(stalling(100_000)).await;
+    let (web, server) = served(stalling_document(100_000)).await;
     make_file(&server, "copy", 5).await;
     let lease = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
     let leased = server.put("/docs/copy?comp=lease", lease, "").await.expect(201);
@@ -188,14 +189,14 @@ async fn a_pending_copy_can_be_aborted_by_its_id() {
     }
     web.release().await;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(head(&server, "copy").await.etag(), aborted.etag(), "it stays so");
+    assert_eq!(head(&server, "copy").await.etag(), aborted.etag(), "an aborted copy does not change");
     let stats = server.get("/docs?restype=share&comp=stats", "").await.expect(200);
     assert!(stats.text().contains("<ShareUsageBytes>0<"), "{}", stats.text());
 }
 
 #[tokio::test]
-async fn a_copy_whose_directory_is_gone_ends_without_a_trace() {
-    let (web, server) = served(stalling(100_000)).await;
+async fn copy_into_a_deleted_directory_ends_and_leaves_no_rows() {
+    let (web, server) = served(stalling_document(100_000)).await;
     server.put("/docs/d?restype=directory", "", "").await.expect(201);
     let begun = copy(&server, &web, "d/copy", "").await.expect(202);
     while web.requests.lock().await.len() < 2 {
@@ -211,13 +212,13 @@ async fn a_copy_whose_directory_is_gone_ends_without_a_trace() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it is still under way");
+    tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the copy ends");
 }
 
 #[tokio::test]
-async fn a_source_that_changes_or_goes_fails_the_copy() {
+async fn copy_fails_if_its_source_changes_or_disappears() {
     for (gone, code) in [(false, "412 SourceConditionNotMet \""), (true, "404 CannotVerifyCopySource \"")] {
-        let (web, server) = served(stalling(100_000)).await;
+        let (web, server) = served(stalling_document(100_000)).await;
         copy(&server, &web, "copy", "").await.expect(202);
         web.change(|page| match gone {
             true => page.status = Some("404 Not Found"),
@@ -225,7 +226,7 @@ async fn a_source_that_changes_or_goes_fails_the_copy() {
         })
         .await;
         web.release().await;
-        let failed = copied(&server, "copy").await;
+        let failed = wait_for_copy(&server, "copy").await;
         assert_eq!(failed.header("x-ms-copy-status"), Some("failed"));
         assert_eq!(failed.header("content-length"), Some("0"));
         let description = failed.header("x-ms-copy-status-description").unwrap();
@@ -235,7 +236,7 @@ async fn a_source_that_changes_or_goes_fails_the_copy() {
 }
 
 #[tokio::test]
-async fn a_pending_copy_goes_on_after_a_restart() {
+async fn pending_copy_resumes_after_a_restart() {
     let mut page = stalling(200_000);
     page.cut_replies = 2;
     let (web, server) = served(page).await;
@@ -247,39 +248,39 @@ async fn a_pending_copy_goes_on_after_a_restart() {
     server.put(&abort("aborted", &aborted), ABORT, "").await.expect(204);
     let server = restarted(server).await;
     web.release().await;
-    assert_eq!(copied(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(wait_for_copy(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
     assert!(server.get("/docs/copy", "").await.body == bytes(200_000));
     assert_eq!(head(&server, "aborted").await.header("x-ms-copy-status"), Some("aborted"));
 }
 
 #[tokio::test]
-async fn a_copy_finds_its_target_in_a_directory_that_was_moved() {
-    let (web, server) = served(stalling(1000)).await;
+async fn copy_continues_into_a_moved_directory() {
+    let (web, server) = served(stalling_document(1000)).await;
     server.put("/docs/d?restype=directory", "", "").await.expect(201);
     copy(&server, &web, "d/copy", "").await.expect(202);
     let from = format!("http://{}/{}/docs/d", server.address, lazuli_testing::ACCOUNT);
     let rename = format!("x-ms-file-rename-source: {from}");
     server.signed("PUT", "/docs/e?restype=directory&comp=rename", &rename, "").await.expect(200);
     web.release().await;
-    assert_eq!(copied(&server, "e/copy").await.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(wait_for_copy(&server, "e/copy").await.header("x-ms-copy-status"), Some("success"));
     assert!(server.get("/docs/e/copy", "").await.body == bytes(1000));
 }
 
 #[tokio::test]
-async fn a_snapshot_shows_a_copy_as_far_as_it_was() {
-    let (web, server) = served(stalling(1000)).await;
+async fn snapshot_shows_the_copied_part_of_a_pending_copy() {
+    let (web, server) = served(stalling_document(1000)).await;
     copy(&server, &web, "copy", "").await.expect(202);
     let taken = server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
     let then = format!("/docs/copy?sharesnapshot={}", taken.header("x-ms-snapshot").unwrap());
     web.release().await;
-    copied(&server, "copy").await;
+    wait_for_copy(&server, "copy").await;
     let shown = server.get(&then, "").await.expect(200);
     assert_eq!(shown.header("x-ms-copy-status"), Some("pending"));
     assert!(shown.body == vec![0; 1000]);
 }
 
 #[tokio::test]
-async fn a_source_that_does_not_fit_is_refused_before_it_is_fetched() {
+async fn oversized_copy_source_is_refused_before_fetching() {
     let (web, server) = served(WebDocument::new("hello")).await;
     server.put("/docs?restype=share&comp=properties", "x-ms-share-quota: 1", "").await.expect(200);
     web.change(|page| page.claimed_length = Some((1 << 30) + 1)).await;
@@ -287,14 +288,14 @@ async fn a_source_that_does_not_fit_is_refused_before_it_is_fetched() {
     web.change(|page| page.claimed_length = Some((4 << 40) + 1)).await;
     copy(&server, &web, "copy", "").await.refused(409, "CannotVerifyCopySource");
     server.get("/docs/copy", "").await.refused(404, "ResourceNotFound");
-    // What is empty needs no fetching.
+    // An empty source needs no fetch.
     web.change(|page| (page.claimed_length, page.body) = (None, Default::default())).await;
     let begun = copy(&server, &web, "copy", "").await.expect(202);
     assert_eq!(begun.header("x-ms-copy-status"), Some("success"));
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_no_copy_that_nobody_looks_after() {
+async fn disconnected_client_leaves_no_abandoned_copy() {
     let (web, server) = served(WebDocument::new(bytes(1000))).await;
     let mut begun = 0;
     for round in 0..60 {
@@ -307,7 +308,11 @@ async fn a_client_that_goes_away_leaves_no_copy_that_nobody_looks_after() {
         let path = format!("copy{round}");
         if server.call("HEAD", &format!("/docs/{path}"), "", "").await.status == 200 {
             begun += 1;
-            assert_eq!(copied(&server, &path).await.header("x-ms-copy-status"), Some("success"), "{round}");
+            assert_eq!(
+                wait_for_copy(&server, &path).await.header("x-ms-copy-status"),
+                Some("success"),
+                "{round}"
+            );
         }
     }
     assert!(begun > 0);
@@ -319,15 +324,15 @@ async fn pages_of_zeros_are_not_stored() {
     body[1 << 20..2 << 20].fill(0);
     let (web, server) = served(WebDocument::new(body.clone())).await;
     copy(&server, &web, "copy", "").await.expect(202);
-    copied(&server, "copy").await;
+    wait_for_copy(&server, "copy").await;
     assert!(server.get("/docs/copy", "").await.body == body);
     let ranges = server.get("/docs/copy?comp=rangelist", "").await.expect(200);
     assert!(ranges.text().contains("<Start>2097152</Start>"), "{}", ranges.text());
 }
 
 #[tokio::test]
-async fn a_copy_to_a_share_that_is_deleted_meanwhile_goes_on_when_it_is_restored() {
-    let (web, server) = served(stalling(200_000)).await;
+async fn copy_to_a_deleted_share_resumes_when_the_share_is_restored() {
+    let (web, server) = served(stalling_document(200_000)).await;
     keep_deleted(&server, 7).await;
     copy(&server, &web, "copy", "").await.expect(202);
     while web.requests.lock().await.len() < 2 {
@@ -340,15 +345,15 @@ async fn a_copy_to_a_share_that_is_deleted_meanwhile_goes_on_when_it_is_restored
     let version = deleted_version(listed.text());
     let restore = format!("x-ms-deleted-share-name: docs\nx-ms-deleted-share-version: {version}");
     server.put("/docs?restype=share&comp=undelete", &restore, "").await.expect(201);
-    assert_eq!(copied(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(wait_for_copy(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
     assert!(server.get("/docs/copy", "").await.expect(200).body == bytes(200_000));
 }
 
 #[tokio::test]
-async fn a_copy_to_a_share_that_a_sweep_opens_goes_on() {
-    let (web, server) = served(stalling(200_000)).await;
+async fn copy_resumes_when_a_sweep_reopens_its_share() {
+    let (web, server) = served(stalling_document(200_000)).await;
     copy(&server, &web, "copy", "").await.expect(202);
-    // As a crash leaves it between the row of a share that is restored and the header of its space.
+    // The state after a crash between restoring a share's row and opening its space.
     server.service.stop_copies().await;
     let space = pending_copies(&server)[0];
     let header = server.store.space(space).await.unwrap().unwrap();
@@ -357,12 +362,12 @@ async fn a_copy_to_a_share_that_a_sweep_opens_goes_on() {
     let server = restarted(server).await;
     server.service.sweep(Pace::FULL).await.unwrap();
     web.release().await;
-    assert_eq!(copied(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(wait_for_copy(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
 }
 
 #[tokio::test]
-async fn a_row_that_cannot_be_read_does_not_keep_other_copies_from_going_on() {
-    let (web, server) = served(stalling(200_000)).await;
+async fn damaged_row_does_not_block_the_resumption_of_other_copies() {
+    let (web, server) = served(stalling_document(200_000)).await;
     copy(&server, &web, "copy", "").await.expect(202);
     let space = pending_copies(&server)[0];
     let header = server.store.space(space).await.unwrap().unwrap();
@@ -370,7 +375,7 @@ async fn a_row_that_cannot_be_read_does_not_keep_other_copies_from_going_on() {
         stamp: server.store.stamp(),
         epoch: header.epoch,
         conditions: vec![],
-        // Before all others.
+        // The empty key sorts before all others.
         mutations: vec![Mutation::Put(Bytes::from_static(b"\0"), Bytes::from_static(b"damaged"))],
         valid_until: None,
         bulk: false,
@@ -378,5 +383,5 @@ async fn a_row_that_cannot_be_read_does_not_keep_other_copies_from_going_on() {
     server.store.commit(&Partition::new(space, &b"c"[..]), commit).await.unwrap();
     let server = restarted(server).await;
     web.release().await;
-    assert_eq!(copied(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
+    assert_eq!(wait_for_copy(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
 }

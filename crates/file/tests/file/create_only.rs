@@ -1,4 +1,5 @@
-//! What a shared access signature with `c` alone does to files that exist: nothing, whatever the operation.
+//! A shared access signature with only the permission `c` must not change files that exist, whatever the
+//! operation.
 
 use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::{Operation, ServiceKind};
@@ -8,7 +9,7 @@ use crate::support::{Server, make_directory, make_file, start, write};
 
 const LATER: &str = "2099-12-31T00:00:00Z";
 
-/// The target with a signature of the account that may only create, and with one of the share.
+/// Returns the target with an account SAS and with a service SAS of the share, each with `c` alone.
 fn create_only(target: &str) -> [String; 2] {
     let fields = [("sv", "2022-11-02"), ("ss", "f"), ("srt", "sco"), ("sp", "c"), ("se", LATER)];
     let account = sign::account_sas(ACCOUNT, &key(), &fields);
@@ -29,7 +30,7 @@ async fn seen(server: &Server) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn no_operation_on_files_changes_what_exists_for_a_caller_who_may_only_create() {
+async fn create_only_signature_never_changes_an_existing_object() {
     use Operation::*;
     let server = start().await;
     make_directory(&server, "dir").await;
@@ -48,7 +49,7 @@ async fn no_operation_on_files_changes_what_exists_for_a_caller_who_may_only_cre
         let (target, headers, body, expected) = match operation {
             PreflightFileRequest => continue,
             CreateShare => ("/docs?restype=share", "x-ms-meta-a: 1", "", (409, "ShareAlreadyExists")),
-            // A snapshot and a permission are new, and leave the share as it is.
+            // A snapshot and a permission are new objects; the share does not change.
             SnapshotShare => ("/docs?restype=share&comp=snapshot", "", "", (201, "")),
             CreatePermission => ("/docs?restype=share&comp=filepermission", "", permission, (201, "")),
             CreateDirectory => {

@@ -62,7 +62,7 @@ pub(crate) async fn get(server: &Server, path: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn bytes_that_no_file_can_have_are_not_set_aside() {
+async fn allocation_above_the_maximum_file_size_is_refused() {
     let server = start().await;
     for allocation in [u64::MAX, u64::MAX - 4095, (4 << 40) + 1] {
         let asked = CreateRequest { allocation, ..asks("f", Disposition::OpenIf) };
@@ -73,7 +73,7 @@ async fn bytes_that_no_file_can_have_are_not_set_aside() {
 }
 
 #[tokio::test]
-async fn dispositions_do_what_they_say() {
+async fn each_disposition_creates_opens_or_truncates_as_specified() {
     use Disposition::{Create, Open, OpenIf, Overwrite, OverwriteIf, Supersede};
     let server = start().await;
     for (disposition, absent, present) in [
@@ -106,7 +106,7 @@ async fn dispositions_do_what_they_say() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_way_is_told_apart() {
+async fn failed_opens_return_distinct_errors() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_file(&server, "f", 1).await;
@@ -127,7 +127,7 @@ async fn what_is_in_the_way_is_told_apart() {
         let asked = CreateRequest { kind, ..asks(path, disposition) };
         assert_eq!(create(&server, asked).await.unwrap_err(), expected, "{path} {disposition:?} {kind:?}");
     }
-    // Names are found whatever their case, and shown as they were given.
+    // Lookup ignores case. The stored case is returned.
     let found = create(&server, asks("D/../f", Disposition::Open)).await;
     assert_eq!(found.unwrap_err(), Failure::InvalidName);
     let found = create(&server, asks("F", Disposition::Open)).await.unwrap();
@@ -137,7 +137,7 @@ async fn what_is_in_the_way_is_told_apart() {
 }
 
 #[tokio::test]
-async fn attributes_say_what_may_be_opened_and_emptied() {
+async fn read_only_and_hidden_attributes_restrict_opens_and_truncation() {
     let server = start().await;
     let make = |path: &'static str, attributes| {
         let asked = CreateRequest { attributes, ..asks(path, Disposition::Create) };
@@ -163,9 +163,9 @@ async fn attributes_say_what_may_be_opened_and_emptied() {
         (with("h", Disposition::Overwrite, 0, write), Some(Failure::Denied)),
         (with("h", Disposition::Overwrite, HIDDEN, write), None),
     ] {
-        let what = format!("{asked:?}");
+        let case = format!("{asked:?}");
         let opened = create(&server, asked).await;
-        assert_eq!(opened.as_ref().err(), expected.as_ref(), "{what}");
+        assert_eq!(opened.as_ref().err(), expected.as_ref(), "{case}");
         if let Ok(opened) = opened {
             server.service.close_open(opened.opened.id).await.unwrap();
         }
@@ -178,7 +178,7 @@ async fn attributes_say_what_may_be_opened_and_emptied() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_seen_by_everybody_before_it_is_durable() {
+async fn unflushed_writes_are_visible_to_all_handles_and_rest() {
     let server = start().await;
     let (one, two) = (open(&server, "f").await, open(&server, "F").await);
     server.service.write_at(one, 0, Bytes::from_static(b"hello world"), false).await.unwrap();
@@ -197,7 +197,7 @@ async fn what_was_written_is_seen_by_everybody_before_it_is_durable() {
     server.service.write_at(one, 15, Bytes::from_static(b"?"), false).await.unwrap();
     let head = server.call("HEAD", "/docs/f", "", "").await.expect(200);
     assert_eq!(head.header("content-length"), Some("16"));
-    // And what comes over REST is seen by SMB.
+    // SMB handles see REST writes.
     server.service.write_at(one, 1, Bytes::from_static(b"E"), false).await.unwrap();
     write(&server, "f", 2, b"LL").await;
     assert_eq!(read(&server, two, 0..5).await, b"JELLo");
@@ -212,14 +212,14 @@ async fn what_was_written_is_seen_by_everybody_before_it_is_durable() {
 }
 
 #[tokio::test]
-async fn long_files_are_stored_while_they_come() {
+async fn long_files_are_stored_while_they_are_written() {
     let server = start().await;
     let id = open(&server, "big").await;
     let block = |n: u64| Bytes::from(vec![n as u8 + 1; 1 << 20]);
     for n in 0..24 {
         server.service.write_at(id, n << 20, block(n), false).await.unwrap();
     }
-    // Over what may be stored already, and is not.
+    // This range overlaps bytes that may already be stored.
     server.service.write_at(id, (3 << 20) - 5, Bytes::from_static(b"0123456789"), false).await.unwrap();
     let mut expected: Vec<u8> = (0..24).flat_map(|n| block(n).to_vec()).collect();
     expected[(3 << 20) - 5..(3 << 20) + 5].copy_from_slice(b"0123456789");
@@ -247,7 +247,7 @@ async fn long_files_are_stored_while_they_come() {
 }
 
 #[tokio::test]
-async fn deleted_files_go_with_their_last_handle_and_still_appear_until_then() {
+async fn deleted_file_is_listed_until_its_last_handle_closes() {
     let server = start().await;
     let tree = connect(&server).await;
     let (one, two) = (open(&server, "f").await, open(&server, "f").await);
@@ -263,7 +263,7 @@ async fn deleted_files_go_with_their_last_handle_and_still_appear_until_then() {
     let removed = Removed { path: "f".into(), is_directory: false };
     assert_eq!(server.service.close_open(two).await, Ok(Some(removed)));
     assert_eq!(create(&server, asks("f", Disposition::Open)).await.unwrap_err(), Failure::NotFound);
-    // Nothing is left of what was written.
+    // The unflushed bytes no longer count.
     assert_eq!(server.service.space_of(&tree).await.unwrap().1, 0);
     let directory = CreateRequest { kind: Kind::Directory, ..asks("d", Disposition::Create) };
     let directory = create(&server, directory).await.unwrap().opened.id;
@@ -302,7 +302,7 @@ async fn directories_are_enumerated_in_order_a_page_at_a_time() {
 }
 
 #[tokio::test]
-async fn times_and_attributes_are_set_and_a_time_of_writing_that_was_set_stays() {
+async fn explicit_last_write_time_survives_later_writes_of_that_handle() {
     let server = start().await;
     let id = open(&server, "f").await;
     let time = |seconds: u64| Timestamp::from_unix_seconds(1_600_000_000 + seconds);
@@ -338,7 +338,7 @@ async fn times_and_attributes_are_set_and_a_time_of_writing_that_was_set_stays()
 }
 
 #[tokio::test]
-async fn a_share_that_is_full_says_so_when_it_is_written() {
+async fn writes_to_a_full_share_fail() {
     let server = start().await;
     server.put("/docs?restype=share&comp=properties", "x-ms-share-quota: 1", "").await.expect(200);
     let id = open(&server, "f").await;
@@ -360,7 +360,7 @@ async fn a_share_that_is_full_says_so_when_it_is_written() {
 }
 
 #[tokio::test]
-async fn snapshots_hold_what_was_written_before_and_are_only_read() {
+async fn snapshot_includes_unflushed_writes_and_is_read_only() {
     let server = start().await;
     let id = open(&server, "f").await;
     server.service.write_at(id, 0, Bytes::from_static(b"before"), false).await.unwrap();
@@ -385,7 +385,7 @@ async fn snapshots_hold_what_was_written_before_and_are_only_read() {
 }
 
 #[tokio::test]
-async fn what_is_open_is_closed_when_its_share_or_snapshot_is_deleted() {
+async fn deleting_a_share_or_snapshot_closes_its_handles() {
     let server = start().await;
     let id = open(&server, "f").await;
     server.service.write_at(id, 0, Bytes::from_static(b"before"), true).await.unwrap();
@@ -421,7 +421,7 @@ async fn what_is_open_is_closed_when_its_share_or_snapshot_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_those_who_make_a_file_at_once_one_does() {
+async fn exactly_one_of_many_concurrent_creates_creates_the_file() {
     let server = std::sync::Arc::new(start().await);
     for round in 0..8 {
         let mut tasks = vec![];
@@ -444,7 +444,7 @@ async fn of_those_who_make_a_file_at_once_one_does() {
     }
 }
 
-/// Flushes a file once, between the given read of the store and its return.
+/// Flushes a file once, after a given number of store reads, before that read returns.
 #[derive(Clone, Default)]
 struct FlushAfter(Arc<(AtomicI64, OnceLock<(FileService, OpenId)>)>);
 
@@ -455,14 +455,14 @@ impl Interposer for FlushAfter {
         if reads.fetch_sub(1, Ordering::SeqCst) == 1
             && let Some((service, id)) = flush.get()
         {
-            // The reader may be flushing the file itself, and must not wait for this.
+            // The reading request may hold the file's lock itself, so the flush gets a time limit.
             let _ = timeout(Duration::from_millis(200), service.flush(*id)).await;
         }
     }
 }
 
 #[tokio::test]
-async fn what_was_written_over_smb_is_seen_over_rest_whenever_somebody_else_makes_it_durable() {
+async fn rest_reads_see_smb_writes_whenever_a_flush_intervenes() {
     static BETWEEN: LazyLock<FlushAfter> = LazyLock::new(FlushAfter::default);
     let make = |parts: lazuli_testing::Parts| {
         let store = Interposed::new(parts.store, BETWEEN.clone());
@@ -474,18 +474,18 @@ async fn what_was_written_over_smb_is_seen_over_rest_whenever_somebody_else_make
     let id = open(&server, "f").await;
     let (reads, flush) = &*BETWEEN.0;
     assert!(flush.set((server.service.clone(), id)).is_ok());
-    let mut came_between = 0;
+    let mut held_rounds = 0;
     for after in 1..=4u8 {
         server.service.write_at(id, 0, Bytes::from(vec![after; 64]), false).await.unwrap();
         reads.store(i64::from(after), Ordering::SeqCst);
-        assert_eq!(get(&server, "f").await, [after; 64], "made durable after {after} reads");
-        came_between += u8::from(reads.swap(0, Ordering::SeqCst) <= 0);
+        assert_eq!(get(&server, "f").await, [after; 64], "flushed after {after} reads");
+        held_rounds += u8::from(reads.swap(0, Ordering::SeqCst) <= 0);
     }
-    assert!(came_between >= 2, "a request reads the share's row and the file's");
+    assert!(held_rounds >= 2, "a request reads the share's row and the file's");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn writers_at_once_over_smb_and_rest_lose_nothing() {
+async fn concurrent_smb_and_rest_writes_are_all_kept() {
     const WRITERS: u64 = 32;
     let server = std::sync::Arc::new(start().await);
     make_file(&server, "f", WRITERS * 64).await;
@@ -523,7 +523,7 @@ async fn writers_at_once_over_smb_and_rest_lose_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_open_is_renamed_for_everybody_who_has_it_open() {
+async fn rename_of_an_open_file_applies_to_all_its_handles() {
     let server = start().await;
     make_directory(&server, "d").await;
     let (one, two) = (open(&server, "f").await, open(&server, "f").await);
@@ -537,10 +537,10 @@ async fn what_is_open_is_renamed_for_everybody_who_has_it_open() {
     }
     assert_eq!(get(&server, "d/moved").await, b"here!");
     assert_eq!(names(&server, "").await, ["d"]);
-    // Only its case.
+    // A rename that changes only the case.
     server.service.rename_open(two, "d/moved", false).await.unwrap();
     assert_eq!(names(&server, "d").await, ["moved"]);
-    // What is in the way.
+    // Existing targets.
     make_file(&server, "other", 1).await;
     make_directory(&server, "e").await;
     let rename = |path: &'static str, replace| server.service.rename_open(one, path, replace);
@@ -563,7 +563,7 @@ async fn what_is_open_is_renamed_for_everybody_who_has_it_open() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_directory_is_cached_whether_or_not_it_was_opened_as_one() {
+async fn directories_get_no_cache_however_they_are_opened() {
     let server = start().await;
     make_directory(&server, "d").await;
     for (path, disposition, kind) in [
@@ -575,14 +575,14 @@ async fn nothing_of_a_directory_is_cached_whether_or_not_it_was_opened_as_one() 
             CacheRequest::Lease { client: 1, key: 2, state: Caching::RWH },
             CacheRequest::Oplock(Caching::RWH),
         ] {
-            let (breaks, mut heard) = unbounded_channel();
+            let (breaks, mut received) = unbounded_channel();
             let open = OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) };
             let first =
                 create(&server, CreateRequest { kind, open, ..asks(path, disposition) }).await.unwrap();
             assert_eq!(first.opened.caching, Caching::NONE, "{path} {cache:?}");
             let second = create(&server, asks(path, Disposition::Open));
-            let second = timeout(Duration::from_secs(5), second).await.expect("it does not wait").unwrap();
-            assert!(heard.try_recv().is_err(), "{path} {cache:?}");
+            let second = timeout(Duration::from_secs(5), second).await.expect("no break is awaited").unwrap();
+            assert!(received.try_recv().is_err(), "{path} {cache:?}");
             server.service.set_delete(first.opened.id, disposition == Disposition::Create).await.unwrap();
             for id in [first.opened.id, second.opened.id] {
                 server.service.close_open(id).await.unwrap();
@@ -592,19 +592,19 @@ async fn nothing_of_a_directory_is_cached_whether_or_not_it_was_opened_as_one() 
 }
 
 #[tokio::test]
-async fn an_open_that_waited_while_the_file_was_renamed_does_not_put_it_back() {
+async fn waiting_open_does_not_undo_a_rename() {
     let server = start().await;
-    let (breaks, mut heard) = unbounded_channel();
+    let (breaks, mut received) = unbounded_channel();
     let cache = CacheRequest::Lease { client: 1, key: 2, state: Caching::R | Caching::W };
     let leasing = OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) };
     let asked = CreateRequest { open: leasing, ..asks("f", Disposition::OpenIf) };
     let one = create(&server, asked).await.unwrap().opened.id;
     let (service, tree) = (server.service.clone(), connect(&server).await);
     let waits = tokio::spawn(async move { service.create(&tree, asks("f", Disposition::Open)).await });
-    let told = heard.recv().await.unwrap();
+    let notice = received.recv().await.unwrap();
     server.service.rename_open(one, "g", false).await.unwrap();
     server.service.write_at(one, 0, Bytes::from_static(b"kept"), false).await.unwrap();
-    server.service.opens().acknowledge(told.file, told.key, Caching::R).unwrap();
+    server.service.opens().acknowledge(notice.file, notice.key, Caching::R).unwrap();
     assert_eq!(waits.await.unwrap().unwrap_err(), Failure::NotFound);
     assert_eq!(server.service.path_of(one).as_deref(), Some("g"));
     assert_eq!(server.service.close_open(one).await, Ok(None));
@@ -612,7 +612,7 @@ async fn an_open_that_waited_while_the_file_was_renamed_does_not_put_it_back() {
 }
 
 #[tokio::test]
-async fn an_open_directory_is_renamed_unless_something_below_it_is_open() {
+async fn open_directory_can_be_renamed_unless_a_descendant_is_open() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_file(&server, "d/f", 1).await;
@@ -620,13 +620,13 @@ async fn an_open_directory_is_renamed_unless_something_below_it_is_open() {
     let file = open(&server, "d/f").await;
     assert_eq!(server.service.rename_open(directory, "e", false).await, Err(Failure::Denied));
     server.service.close_open(file).await.unwrap();
-    // A client that only keeps it open closes it.
-    let (breaks, mut heard) = unbounded_channel();
+    // A client with only a cached handle closes it when its cache is broken.
+    let (breaks, mut received) = unbounded_channel();
     let cache = CacheRequest::Lease { client: 1, key: 2, state: Caching::RWH };
     let kept = OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) };
     let kept = create(&server, CreateRequest { open: kept, ..asks("d/f", Disposition::Open) }).await.unwrap();
     let close = async {
-        assert_eq!(heard.recv().await.unwrap().file, kept.opened.id.file);
+        assert_eq!(received.recv().await.unwrap().file, kept.opened.id.file);
         server.service.close_open(kept.opened.id).await.unwrap();
     };
     let (renamed, ()) = tokio::join!(server.service.rename_open(directory, "e", false), close);
@@ -642,7 +642,7 @@ async fn an_open_directory_is_renamed_unless_something_below_it_is_open() {
 }
 
 #[tokio::test]
-async fn nothing_is_renamed_in_a_directory_that_somebody_may_delete() {
+async fn rename_into_a_directory_opened_for_delete_is_refused() {
     let server = start().await;
     make_directory(&server, "d").await;
     let file = open(&server, "d/f").await;
@@ -661,7 +661,7 @@ async fn nothing_is_renamed_in_a_directory_that_somebody_may_delete() {
 }
 
 #[tokio::test]
-async fn directories_have_properties_that_rest_changes_too() {
+async fn directory_properties_are_shared_by_smb_and_rest() {
     let server = start().await;
     make_directory(&server, "d").await;
     for path in ["d", ""] {
@@ -677,7 +677,7 @@ async fn directories_have_properties_that_rest_changes_too() {
     }
 }
 
-/// The effect on a plain buffer when it is written to.
+/// Writes to the model buffer, growing it with zeros.
 fn write_model(model: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     let end = offset + bytes.len();
     if model.len() < end {
@@ -687,7 +687,7 @@ fn write_model(model: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 }
 
 #[tokio::test]
-async fn whatever_is_done_by_handles_and_over_rest_a_file_reads_like_a_plain_buffer() {
+async fn random_smb_and_rest_changes_match_a_plain_buffer() {
     let server = start().await;
     for seed in 1..=3u64 {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);

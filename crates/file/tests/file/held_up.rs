@@ -1,4 +1,4 @@
-//! SMB clients while another operation is in progress: the store is held up in its middle.
+//! Races between SMB clients and other operations. The store holds an operation up at a chosen step.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -22,16 +22,16 @@ use crate::opens::request;
 use crate::shares::{deleted_version, keep_deleted};
 use crate::support::{Server, make_file, names, write};
 
-/// Longer than anything takes that has an end.
+/// Longer than any operation takes that does not hang.
 const LONG: Duration = Duration::from_secs(20);
 const READ_ONLY: u32 = 1;
 const HIDDEN: u32 = 2;
 const SPARSE: u32 = 0x200;
 
 #[tokio::test]
-async fn a_file_is_renamed_by_its_open_while_others_write_to_it() {
+async fn rename_by_handle_succeeds_during_concurrent_writes() {
     let (server, hold_up) = start(LONG).await;
-    let mut came_between = 0;
+    let mut held_rounds = 0;
     for after in 0.. {
         let (from, to) = (format!("from{after}"), format!("to{after}"));
         make_file(&server, &from, 4).await;
@@ -43,24 +43,24 @@ async fn a_file_is_renamed_by_its_open_while_others_write_to_it() {
         if !hold_up.holds(1).await {
             break;
         }
-        came_between += 1;
+        held_rounds += 1;
         server.service.write_at(two, 0, Bytes::from_static(b"when"), false).await.unwrap();
         hold_up.let_go();
-        let renamed = timeout(LONG, renaming).await.expect("it does not wait for itself");
+        let renamed = timeout(LONG, renaming).await.expect("the rename does not deadlock");
         assert_eq!(renamed.unwrap(), Ok(()), "written to after {after} reads");
         assert_eq!(server.service.close_open(two).await, Ok(None));
         assert_eq!(get(&server, &to).await, b"when", "written to after {after} reads");
         server.service.close_open(one).await.unwrap();
     }
-    assert!(came_between >= 1, "a rename reads the row");
+    assert!(held_rounds >= 1, "a rename reads the row");
 }
 
 #[tokio::test]
-async fn a_rename_that_waits_for_a_client_does_not_keep_others_from_the_file() {
+async fn rename_waiting_for_a_client_does_not_block_writes() {
     let (server, _) = start(LONG).await;
     make_file(&server, "to", 4).await;
     let (one, two) = (open(&server, "from").await, open(&server, "from").await);
-    let (breaks, mut heard) = unbounded_channel();
+    let (breaks, mut received) = unbounded_channel();
     let mut keeps = asks("to", Disposition::Open);
     keeps.open.cache = CacheRequest::Lease { client: 1, key: 2, state: Caching::RWH };
     keeps.open.breaks = Some(breaks);
@@ -68,13 +68,13 @@ async fn a_rename_that_waits_for_a_client_does_not_keep_others_from_the_file() {
     assert_eq!(kept.caching, Caching::RWH);
     let service = server.service.clone();
     let renaming = tokio::spawn(async move { service.rename_open(one, "to", true).await });
-    let told = timeout(LONG, heard.recv()).await.unwrap().expect("it is in the way");
+    let notice = timeout(LONG, received.recv()).await.unwrap().expect("the target's cache is broken");
     let written = server.service.write_at(two, 0, Bytes::from_static(b"then"), true);
-    assert_eq!(timeout(LONG / 4, written).await.expect("it has its turn"), Ok(()));
+    assert_eq!(timeout(LONG / 4, written).await.expect("the write is not blocked"), Ok(()));
     assert!(!renaming.is_finished());
-    // The client closes what it only kept.
+    // The client closes its cached handle.
     assert_eq!(server.service.close_open(kept.id).await, Ok(None));
-    assert_eq!(told.key, CacheKey::Lease { client: 1, key: 2 });
+    assert_eq!(notice.key, CacheKey::Lease { client: 1, key: 2 });
     assert_eq!(timeout(LONG, renaming).await.unwrap().unwrap(), Ok(()));
     for id in [one, two] {
         assert_eq!(server.service.close_open(id).await, Ok(None));
@@ -84,7 +84,7 @@ async fn a_rename_that_waits_for_a_client_does_not_keep_others_from_the_file() {
 }
 
 #[tokio::test]
-async fn two_who_rename_over_each_others_files_do_not_wait_for_ever() {
+async fn concurrent_renames_over_each_other_do_not_deadlock() {
     let (server, hold_up) = start(Duration::from_millis(500)).await;
     for path in ["a", "b"] {
         make_file(&server, path, 4).await;
@@ -102,11 +102,11 @@ async fn two_who_rename_over_each_others_files_do_not_wait_for_ever() {
         let service = server.service.clone();
         tokio::spawn(async move { service.rename_open(id, path, true).await })
     });
-    assert!(hold_up.holds(2).await, "each has its own turn");
+    assert!(hold_up.holds(2).await, "both renames hold their file lock");
     write(b"that").await;
     hold_up.let_go();
     for renaming in renaming {
-        let renamed = timeout(LONG, renaming).await.expect("whoever waits gives up").unwrap();
+        let renamed = timeout(LONG, renaming).await.expect("a blocked rename gives up").unwrap();
         assert!(matches!(renamed, Err(Failure::Denied | Failure::Sharing)), "{renamed:?}");
     }
     for (id, path) in [(a, "a"), (b, "b")] {
@@ -117,7 +117,7 @@ async fn two_who_rename_over_each_others_files_do_not_wait_for_ever() {
 }
 
 #[tokio::test]
-async fn whoever_opens_a_file_while_it_is_emptied_does_not_bring_its_bytes_back() {
+async fn open_during_truncation_does_not_restore_old_bytes() {
     use Disposition::{Overwrite, OverwriteIf, Supersede};
     let (server, hold_up) = start(LONG).await;
     for disposition in [Overwrite, OverwriteIf, Supersede] {
@@ -130,16 +130,16 @@ async fn whoever_opens_a_file_while_it_is_emptied_does_not_bring_its_bytes_back(
         let asked = asks(&path, disposition);
         hold_up.hold_commits();
         let truncating = tokio::spawn(async move { service.create(&tree, asked).await.unwrap() });
-        assert!(hold_up.holds(1).await, "it commits");
+        assert!(hold_up.holds(1).await, "the commit is held up");
         let late = open(&server, &path).await;
         let service = server.service.clone();
         let waits =
             tokio::spawn(async move { service.write_at(late, 1, Bytes::from_static(b"ew"), false).await });
         tokio::task::yield_now().await;
         hold_up.let_go();
-        let emptied = timeout(LONG, truncating).await.expect("it ends").unwrap();
+        let emptied = timeout(LONG, truncating).await.expect("the operation ends").unwrap();
         assert_ne!(emptied.action, Action::Opened);
-        timeout(LONG, waits).await.expect("writers are told").unwrap().unwrap();
+        timeout(LONG, waits).await.expect("the write ends").unwrap().unwrap();
         let ids = [first, late, emptied.opened.id];
         for id in ids {
             assert_eq!(read(&server, id, 0..8).await, b"\0ew", "{disposition:?}");
@@ -153,10 +153,10 @@ async fn whoever_opens_a_file_while_it_is_emptied_does_not_bring_its_bytes_back(
 }
 
 #[tokio::test]
-async fn a_file_that_is_leased_over_rest_while_it_is_opened_is_not_emptied() {
+async fn truncating_open_is_refused_if_a_rest_lease_is_acquired_meanwhile() {
     let (server, hold_up) = start(LONG).await;
     let tree = connect(&server).await;
-    let mut came_between = 0;
+    let mut held_rounds = 0;
     for after in 0.. {
         let path = format!("f{after}");
         make_file(&server, &path, 4).await;
@@ -171,23 +171,23 @@ async fn a_file_that_is_leased_over_rest_while_it_is_opened_is_not_emptied() {
         if !hold_up.holds(1).await {
             break;
         }
-        came_between += 1;
+        held_rounds += 1;
         hold_up.hold_no_more();
         let lease = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
         server.put(&format!("/docs/{path}?comp=lease"), lease, "").await.expect(201);
         hold_up.let_go();
-        let emptied = timeout(LONG, truncating).await.expect("it ends").unwrap();
+        let emptied = timeout(LONG, truncating).await.expect("the operation ends").unwrap();
         assert_eq!(emptied.unwrap_err(), Failure::Sharing, "leased after {after} reads");
         assert_eq!(get(&server, &path).await, b"kept", "leased after {after} reads");
     }
-    assert!(came_between >= 3, "the row is read before the open, after it and to be changed");
+    assert!(held_rounds >= 3, "the row is read before the open, after it and to be changed");
 }
 
 #[tokio::test]
-async fn what_is_opened_while_its_share_or_snapshot_is_deleted_does_not_stay_open() {
+async fn open_during_deletion_of_its_share_or_snapshot_is_closed() {
     let (server, hold_up) = start(LONG).await;
     for of_snapshot in [false, true] {
-        let mut came_between = 0;
+        let mut held_rounds = 0;
         for after in 0.. {
             make_file(&server, "f", 4).await;
             let taken = server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
@@ -215,7 +215,7 @@ async fn what_is_opened_while_its_share_or_snapshot_is_deleted_does_not_stay_ope
                 }
             }
             hold_up.let_go();
-            if let Ok(opened) = timeout(LONG, opening).await.expect("it ends").unwrap() {
+            if let Ok(opened) = timeout(LONG, opening).await.expect("the operation ends").unwrap() {
                 let read = server.service.read_at(opened.opened.id, 0..4).await;
                 assert_eq!(read, Err(Failure::Closed), "after {after} reads");
             }
@@ -224,16 +224,16 @@ async fn what_is_opened_while_its_share_or_snapshot_is_deleted_does_not_stay_ope
             if !is_held {
                 break;
             }
-            came_between += 1;
+            held_rounds += 1;
         }
-        assert!(came_between >= 3, "the share's row is read, and the file's before and after the open");
+        assert!(held_rounds >= 3, "the share's row is read, and the file's before and after the open");
     }
 }
 
 #[tokio::test]
-async fn what_is_open_of_a_share_whose_deletion_was_broken_off_is_closed_all_the_same() {
+async fn interrupted_share_deletion_still_closes_open_files() {
     let (server, hold_up) = start(LONG).await;
-    let mut came_between = 0;
+    let mut held_rounds = 0;
     for after in 0.. {
         make_file(&server, "f", 4).await;
         let (tree, early) = (connect(&server).await, open(&server, "f").await);
@@ -249,8 +249,8 @@ async fn what_is_open_of_a_share_whose_deletion_was_broken_off_is_closed_all_the
         server.get("/docs?restype=share", "").await.refused(404, "ShareNotFound");
         server.put("/docs?restype=share", "", "").await.expect(201);
         hold_up.let_go();
-        // It may have found the space open, which it is until the sweep.
-        let _ = timeout(LONG, opening).await.expect("it ends").unwrap();
+        // The open may succeed: the space stays open until the sweep.
+        let _ = timeout(LONG, opening).await.expect("the operation ends").unwrap();
         assert!(server.service.sweep_due());
         assert_eq!(server.service.sweep(Pace::FULL).await.unwrap().spaces, 1);
         let open = server.service.opens().handles(space, 0, 10, |_, _| true);
@@ -258,23 +258,23 @@ async fn what_is_open_of_a_share_whose_deletion_was_broken_off_is_closed_all_the
         if !is_held {
             break;
         }
-        came_between += 1;
+        held_rounds += 1;
     }
-    assert!(came_between >= 3, "the share's row is read, and the file's before and after the open");
+    assert!(held_rounds >= 3, "the share's row is read, and the file's before and after the open");
 }
 
 #[tokio::test]
-async fn what_is_open_of_a_share_that_was_restored_at_once_is_not_closed_by_its_deletion() {
+async fn late_share_deletion_does_not_close_opens_of_the_restored_share() {
     let (server, hold_up) = start(LONG).await;
     let server = Arc::new(server);
     keep_deleted(&server, 7).await;
     make_file(&server, "f", 4).await;
     let early = open(&server, "f").await;
-    // The row has moved by then.
+    // Hold up the answer to closing the space; the share's row is already retired.
     hold_up.hold_answers(1);
     let rest = server.clone();
     let deleting = tokio::spawn(async move { rest.delete("/docs?restype=share", "").await.expect(202) });
-    assert!(hold_up.holds(1).await, "it closes the space");
+    assert!(hold_up.holds(1).await, "closing the space is held up");
     hold_up.hold_no_more();
     let rest = server.clone();
     let mut restoring = tokio::spawn(async move {
@@ -286,13 +286,13 @@ async fn what_is_open_of_a_share_that_was_restored_at_once_is_not_closed_by_its_
         rest.service.write_at(late, 0, Bytes::from_static(b"late"), false).await.unwrap();
         late
     });
-    // Whether it waits for the deletion to end, or not.
+    // The restoration may or may not wait for the deletion.
     let at_once = timeout(Duration::from_millis(500), &mut restoring).await;
     hold_up.let_go();
-    timeout(LONG, deleting).await.expect("it ends").unwrap();
+    timeout(LONG, deleting).await.expect("the operation ends").unwrap();
     let late = match at_once {
         Ok(late) => late.unwrap(),
-        Err(_) => timeout(LONG, restoring).await.expect("it ends").unwrap(),
+        Err(_) => timeout(LONG, restoring).await.expect("the operation ends").unwrap(),
     };
     assert_eq!(server.service.read_at(early, 0..4).await, Err(Failure::Closed));
     assert_eq!(server.service.close_open(late).await, Ok(None));
@@ -300,14 +300,14 @@ async fn what_is_open_of_a_share_that_was_restored_at_once_is_not_closed_by_its_
 }
 
 #[tokio::test]
-async fn who_gives_up_emptying_a_file_does_not_take_away_what_others_write() {
+async fn canceled_truncating_open_keeps_concurrent_writes() {
     let (server, hold_up) = start(LONG).await;
     let id = open(&server, "f").await;
     server.service.write_at(id, 0, Bytes::from_static(b"then"), false).await.unwrap();
     hold_up.hold_commits();
     let service = server.service.clone();
     let flushing = tokio::spawn(async move { service.flush(id).await });
-    assert!(hold_up.holds(1).await, "it has the turn");
+    assert!(hold_up.holds(1).await, "the flush holds the file lock");
     server.service.write_at(id, 0, Bytes::from_static(b"when"), false).await.unwrap();
     let handles = || server.service.opens().handles(id.file.space, 0, 10, |_, _| true).len();
     let (service, tree) = (server.service.clone(), connect(&server).await);
@@ -317,14 +317,14 @@ async fn who_gives_up_emptying_a_file_does_not_take_away_what_others_write() {
         if gives_up {
             truncating.abort();
         }
-        let comes = async {
+        let count_reached = async {
             while handles() != count {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            // On to where it waits for the turn.
+            // Give it time to reach the wait for the file lock.
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
-        timeout(LONG, comes).await.expect("it opens and closes");
+        timeout(LONG, count_reached).await.expect("the number of handles is reached");
     }
     hold_up.let_go();
     assert_eq!(timeout(LONG, flushing).await.unwrap().unwrap(), Ok(()));
@@ -335,7 +335,7 @@ async fn who_gives_up_emptying_a_file_does_not_take_away_what_others_write() {
 }
 
 #[tokio::test]
-async fn what_smb_clients_change_waits_for_a_request_over_rest_whatever_else_happens_to_the_file() {
+async fn smb_changes_wait_for_a_rest_commit_despite_other_opens() {
     let (server, hold_up) = start(LONG).await;
     let server = Arc::new(server);
     make_file(&server, "f", 4).await;
@@ -343,7 +343,7 @@ async fn what_smb_clients_change_waits_for_a_request_over_rest_whatever_else_hap
     hold_up.hold_commits();
     let rest = server.clone();
     let rest = tokio::spawn(async move { write(&rest, "f", 0, b"rest").await });
-    assert!(hold_up.holds(1).await, "it commits");
+    assert!(hold_up.holds(1).await, "the commit is held up");
     let (one, two, three, four) =
         (server.service.clone(), server.service.clone(), server.service.clone(), server.service.clone());
     let hide = PropertyChange { attributes: Some(HIDDEN), ..PropertyChange::default() };
@@ -354,7 +354,7 @@ async fn what_smb_clients_change_waits_for_a_request_over_rest_whatever_else_hap
         tokio::spawn(async move { four.set_sparse(id, true).await }),
     ];
     for _ in 0..100 {
-        // The waiting open learns that the file has changed.
+        // Each open and close wakes the waiting changes.
         let other = open(&server, "f").await;
         assert_eq!(server.service.close_open(other).await, Ok(None));
     }
@@ -362,7 +362,7 @@ async fn what_smb_clients_change_waits_for_a_request_over_rest_whatever_else_hap
     hold_up.let_go();
     rest.await.unwrap();
     for (number, change) in changes.into_iter().enumerate() {
-        assert_eq!(timeout(LONG, change).await.unwrap().unwrap(), Ok(()), "the change number {number}");
+        assert_eq!(timeout(LONG, change).await.unwrap().unwrap(), Ok(()), "change {number}");
     }
     assert_eq!(server.service.info(id).await.unwrap().attributes & (HIDDEN | SPARSE), HIDDEN | SPARSE);
     assert_eq!(server.service.close_open(id).await, Ok(None));
@@ -370,7 +370,7 @@ async fn what_smb_clients_change_waits_for_a_request_over_rest_whatever_else_hap
 }
 
 #[tokio::test]
-async fn what_a_request_over_rest_writes_is_not_lost_to_a_change_over_smb_that_was_committed_before() {
+async fn rest_write_survives_an_smb_commit_acknowledged_after_it() {
     let (server, hold_up) = start(LONG).await;
     make_file(&server, "f", 4).await;
     write(&server, "f", 0, b"then").await;
@@ -380,7 +380,7 @@ async fn what_a_request_over_rest_writes_is_not_lost_to_a_change_over_smb_that_w
         hold_up.hold_answers(0);
         let service = server.service.clone();
         let changing = tokio::spawn(async move { service.set_properties(id, hide).await });
-        assert!(hold_up.holds(1).await, "it commits");
+        assert!(hold_up.holds(1).await, "the commit is held up");
         hold_up.hold_no_more();
         write(&server, "f", 0, b"rest").await;
         let other = if is_opened_again { Some(open(&server, "f").await) } else { None };
@@ -388,7 +388,7 @@ async fn what_a_request_over_rest_writes_is_not_lost_to_a_change_over_smb_that_w
             server.service.write_at(other, 1, Bytes::from_static(b"u"), false).await.unwrap();
         }
         hold_up.let_go();
-        assert_eq!(timeout(LONG, changing).await.expect("it ends").unwrap(), Ok(()));
+        assert_eq!(timeout(LONG, changing).await.expect("the operation ends").unwrap(), Ok(()));
         let expected: &[u8] = if is_opened_again { b"rust" } else { b"rest" };
         assert_eq!(read(&server, id, 0..4).await, expected, "opened again: {is_opened_again}");
         server.service.write_at(id, 0, Bytes::from_static(b"b"), false).await.unwrap();
@@ -401,11 +401,11 @@ async fn what_a_request_over_rest_writes_is_not_lost_to_a_change_over_smb_that_w
 }
 
 #[tokio::test]
-async fn all_that_is_allowed_of_a_file_is_judged_by_what_it_is_like_when_it_is_open() {
+async fn access_is_checked_against_the_attributes_at_open_time() {
     let (server, hold_up) = start(LONG).await;
     let tree = connect(&server).await;
     for was_read_only in [false, true] {
-        let mut came_between = 0;
+        let mut held_rounds = 0;
         for after in 0.. {
             let path = format!("{was_read_only}{after}");
             make_file(&server, &path, 4).await;
@@ -425,29 +425,29 @@ async fn all_that_is_allowed_of_a_file_is_judged_by_what_it_is_like_when_it_is_o
                 break;
             }
             hold_up.hold_no_more();
-            // An open for writing conflicts permanently, so it is not held up.
+            // Once the open is in the table, it blocks Set File Properties, so the change is left out.
             if server.service.opens().handles(space, 0, 10, |_, place| place.path == path).is_empty() {
-                came_between += 1;
+                held_rounds += 1;
                 set(!was_read_only).await;
             }
             hold_up.let_go();
-            let opened = timeout(LONG, opening).await.expect("it ends").unwrap().unwrap();
+            let opened = timeout(LONG, opening).await.expect("the operation ends").unwrap().unwrap();
             let is_read_only = opened.info.attributes & READ_ONLY != 0;
             assert_eq!(opened.opened_read_only, is_read_only, "{was_read_only}, after {after} reads");
             server.service.close_open(opened.opened.id).await.unwrap();
         }
-        assert!(came_between >= 2, "the share's row is read, and the file's before the open");
+        assert!(held_rounds >= 2, "the share's row is read, and the file's before the open");
     }
 }
 
-/// Refuses a number of commits, and counts the others.
-struct Refusing {
+/// Fails a number of commits and counts the others.
+struct FailingCommits {
     left: AtomicUsize,
     done: AtomicUsize,
 }
 
 #[async_trait]
-impl Interposer for &'static Refusing {
+impl Interposer for &'static FailingCommits {
     async fn commit(
         &self,
         store: &dyn Store,
@@ -465,8 +465,8 @@ impl Interposer for &'static Refusing {
 }
 
 #[tokio::test]
-async fn what_was_written_is_made_durable_once_the_store_can() {
-    static REFUSING: Refusing = Refusing { left: AtomicUsize::new(0), done: AtomicUsize::new(0) };
+async fn failed_flush_is_retried_without_client_action() {
+    static REFUSING: FailingCommits = FailingCommits { left: AtomicUsize::new(0), done: AtomicUsize::new(0) };
     let make = |parts: lazuli_testing::Parts| {
         let store = Interposed::new(parts.store, &REFUSING);
         FileService::new(Arc::new(store), parts.extents, parts.accounts)
@@ -480,25 +480,25 @@ async fn what_was_written_is_made_durable_once_the_store_can() {
     REFUSING.left.store(1, Ordering::SeqCst);
     server.service.write_at(id, 0, Bytes::from_static(b"then"), false).await.unwrap();
     let durable = async {
-        // No client asks for it.
+        // No client requests a flush.
         while done() == before {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(LONG, durable).await.expect("it is tried again");
-    assert_eq!(REFUSING.left.load(Ordering::SeqCst), 0, "it was refused once");
+    timeout(LONG, durable).await.expect("the flush is retried");
+    assert_eq!(REFUSING.left.load(Ordering::SeqCst), 0, "one commit has failed");
     assert_eq!(server.service.close_open(id).await, Ok(None));
     assert_eq!(get(&server, "f").await, b"then");
 }
 
-/// Creates a file again after every read.
-struct Replacing {
+/// Deletes the file and creates it again after every read.
+struct ReplacingFile {
     server: OnceLock<Weak<Server>>,
     is_off: AtomicBool,
 }
 
 #[async_trait]
-impl Interposer for &'static Replacing {
+impl Interposer for &'static ReplacingFile {
     async fn was_read(&self) {
         if let Some(server) = self.server.get().and_then(Weak::upgrade)
             && !self.is_off.swap(true, Ordering::SeqCst)
@@ -511,8 +511,9 @@ impl Interposer for &'static Replacing {
 }
 
 #[tokio::test]
-async fn a_file_that_is_another_one_whenever_it_is_looked_at_is_not_read_for_ever() {
-    static REPLACING: Replacing = Replacing { server: OnceLock::new(), is_off: AtomicBool::new(false) };
+async fn read_of_a_constantly_replaced_file_gives_up() {
+    static REPLACING: ReplacingFile =
+        ReplacingFile { server: OnceLock::new(), is_off: AtomicBool::new(false) };
     let make = |parts: lazuli_testing::Parts| {
         let store = Interposed::new(parts.store, &REPLACING);
         FileService::new(Arc::new(store), parts.extents, parts.accounts)
@@ -520,10 +521,10 @@ async fn a_file_that_is_another_one_whenever_it_is_looked_at_is_not_read_for_eve
     let server = Arc::new(lazuli_testing::start(ServiceKind::File, make).await);
     server.put("/docs?restype=share", "", "").await.expect(201);
     make_file(&server, "f", 1).await;
-    // As long as anything is open, a file is read again.
+    // While the share has an open file, a request reads the row again after its admission.
     let other = open(&server, "other").await;
     assert!(REPLACING.server.set(Arc::downgrade(&server)).is_ok());
-    let read = timeout(LONG, server.get("/docs/f", "")).await.expect("it gives up");
+    let read = timeout(LONG, server.get("/docs/f", "")).await.expect("the request gives up");
     read.refused(503, "ServerBusy");
     REPLACING.is_off.store(true, Ordering::SeqCst);
     server.get("/docs/f", "").await.expect(200);

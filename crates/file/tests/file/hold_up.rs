@@ -1,4 +1,4 @@
-//! A store that is held up where a test wants it to be.
+//! A store that holds up reads and commits at points that a test chooses.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ const NEVER: usize = usize::MAX;
 pub(crate) struct HoldUp(Arc<Held>);
 
 struct Held {
-    /// Number of reads that go through first.
+    /// Number of reads that pass before one is held up.
     reads: AtomicUsize,
-    /// Number of commits that go through first. A commit that is held up has not taken effect.
+    /// Number of commits that pass before one is held up. A commit that is held up here has not taken effect.
     commits: AtomicUsize,
-    /// Number of commits, also of spaces, that are answered first. A commit whose answer is held up has taken
-    /// effect.
+    /// Number of commits, including changes of space headers, whose answers pass before one is held up. Such a
+    /// commit has taken effect.
     answers: AtomicUsize,
-    /// The next space is not closed.
+    /// Fail the next change that closes a space.
     refuses: AtomicBool,
     now: watch::Sender<Now>,
 }
@@ -37,7 +37,7 @@ struct Held {
 #[derive(Default)]
 struct Now {
     round: usize,
-    /// The operations that are held up in this round.
+    /// Number of operations that are held up in this round.
     held: usize,
 }
 
@@ -59,12 +59,12 @@ impl HoldUp {
         self.0.answers.store(after, Ordering::SeqCst);
     }
 
-    /// Refuses to close a space, once.
+    /// Makes the next closing of a space fail.
     pub(crate) fn refuse_to_close(&self) {
         self.0.refuses.store(true, Ordering::SeqCst);
     }
 
-    /// Holds up nothing more than what is held up.
+    /// Stops holding up further operations. Those already held up stay so.
     pub(crate) fn hold_no_more(&self) {
         for left in [&self.0.reads, &self.0.commits, &self.0.answers] {
             left.store(NEVER, Ordering::SeqCst);
@@ -87,7 +87,7 @@ impl HoldUp {
         timeout(Duration::from_secs(2), now.wait_for(|now| now.held >= count)).await.is_ok()
     }
 
-    /// Lets go what is held up, and whatever comes.
+    /// Releases the held operations and holds up no further ones.
     pub(crate) fn let_go(&self) {
         self.hold_no_more();
         self.0.now.send_modify(|now| *now = Now { round: now.round + 1, held: 0 });
@@ -128,12 +128,12 @@ impl Interposer for HoldUp {
     }
 }
 
-/// Has the front end take a slice of the quota, so that the commits that follow are those of the requests.
+/// Makes the front end take its slice of the quota, so that later commits are those of the requests.
 pub(crate) async fn take_slice(server: &Server) {
     server.get("/docs?restype=share&comp=stats", "").await.expect(200);
 }
 
-/// A server whose store can be held up, and whose clients wait for each other at most so long.
+/// Starts a server whose store can be held up. Requests wait for other clients at most for `patience`.
 pub(crate) async fn start(patience: Duration) -> (Server, HoldUp) {
     thread_local! {
         static NEXT: RefCell<Option<(HoldUp, Duration)>> = const { RefCell::new(None) };

@@ -16,7 +16,7 @@ fn acquire(id: Option<&str>) -> String {
     format!("acquire\nx-ms-lease-duration: -1{proposed}")
 }
 
-/// Makes a file whose lease is in a state; the id is A.
+/// Creates a file whose lease, with the id A, is in the given state.
 async fn file_in(server: &Server, path: &str, state: &str) {
     make_file(server, path, 10).await;
     if state != "available" {
@@ -27,7 +27,7 @@ async fn file_in(server: &Server, path: &str, state: &str) {
     }
 }
 
-/// State, status and duration as Get File Properties shows them.
+/// Returns the lease's state, status and duration from Get File Properties.
 async fn state(server: &Server, path: &str) -> (String, String, Option<String>) {
     let reply = server.call("HEAD", &format!("/docs/{path}"), "", "").await.expect(200);
     let header = |name: &str| reply.header(name).map(str::to_owned);
@@ -84,7 +84,7 @@ async fn lease_actions_answer_as_in_the_table() {
 }
 
 #[tokio::test]
-async fn uses_answer_as_in_the_table() {
+async fn operations_on_leased_files_answer_as_in_the_table() {
     let server = start().await;
     let absent = (412, "LeaseNotPresentWithFileOperation");
     let wrong = (412, "LeaseIdMismatchWithFileOperation");
@@ -127,17 +127,17 @@ async fn uses_answer_as_in_the_table() {
                     "get metadata" => server.get(&at("?comp=metadata"), &with("")).await,
                     _ => server.get(&at("?comp=rangelist"), &with("")).await,
                 };
-                let what = format!("{operation} {id:?} {before}");
+                let case = format!("{operation} {id:?} {before}");
                 if expected == ok {
-                    assert!(reply.status.is_success(), "{what} {reply:?}");
+                    assert!(reply.status.is_success(), "{case} {reply:?}");
                 } else {
-                    assert_eq!(reply.outcome(), expected, "{what}");
+                    assert_eq!(reply.outcome(), expected, "{case}");
                 }
-                // A write without an id makes a broken lease available, and forgets it.
+                // A write without an id makes a broken lease available.
                 if *operation != "delete" {
                     let forgets = is_write && id.is_none() && *before == "broken";
                     let after = if forgets { "available" } else { before };
-                    assert_eq!(state(&server, &path).await.0, after, "{what}");
+                    assert_eq!(state(&server, &path).await.0, after, "{case}");
                 }
             }
         }
@@ -145,7 +145,7 @@ async fn uses_answer_as_in_the_table() {
 }
 
 #[tokio::test]
-async fn a_lease_outlives_what_its_holder_writes_and_the_server() {
+async fn lease_survives_writes_of_its_holder_and_a_restart() {
     let server = start().await;
     file_in(&server, "f", "leased").await;
     let headers = format!("x-ms-type: file\nx-ms-content-length: 3\nx-ms-lease-id: {A}");
@@ -157,18 +157,18 @@ async fn a_lease_outlives_what_its_holder_writes_and_the_server() {
 }
 
 #[tokio::test]
-async fn clients_older_than_leases_are_not_told_of_them() {
+async fn versions_without_file_leases_get_no_lease_headers() {
     let server = start().await;
     make_file(&server, "f", 1).await;
     for (path, before, since) in
         [("/docs/f", "2018-11-09", "2019-02-02"), ("/docs?restype=share", "2019-12-12", "2020-02-10")]
     {
-        for (version, told) in [(before, false), (since, true)] {
+        for (version, notice) in [(before, false), (since, true)] {
             for method in ["GET", "HEAD"] {
                 let headers = format!("x-ms-version: {version}");
                 let reply = server.call(method, path, &headers, "").await.expect(200);
                 for name in ["x-ms-lease-status", "x-ms-lease-state"] {
-                    assert_eq!(reply.header(name).is_some(), told, "{method} {path} {version} {name}");
+                    assert_eq!(reply.header(name).is_some(), notice, "{method} {path} {version} {name}");
                 }
             }
         }

@@ -16,7 +16,7 @@ async fn names_are_compared_without_regard_to_case_and_shown_as_they_were_writte
 }
 
 #[tokio::test]
-async fn a_parent_has_to_be_there() {
+async fn parent_directory_must_exist() {
     let server = start().await;
     let file = "x-ms-type: file\nx-ms-content-length: 1";
     server.put("/docs/no/f", file, "").await.refused(404, "ParentNotFound");
@@ -37,7 +37,7 @@ async fn directories_and_files_are_not_mistaken_for_each_other() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_file(&server, "f", 1).await;
-    // What the Azure CLI relies on to tell which of the two a path leads to.
+    // The Azure CLI relies on this to distinguish files from directories.
     server.call("HEAD", "/docs/d", "", "").await.refused(404, "ResourceNotFound");
     server.get("/docs/f?restype=directory", "").await.refused(404, "ResourceNotFound");
     let file = "x-ms-type: file\nx-ms-content-length: 1";
@@ -81,7 +81,7 @@ async fn properties_that_smb_clients_see_are_set_and_kept() {
 }
 
 #[tokio::test]
-async fn the_md5_of_a_file_is_what_the_client_says() {
+async fn stored_md5_is_the_one_that_the_client_sends() {
     let server = start().await;
     make_file(&server, "f", 3).await;
     for md5 in ["TURBd01EQXdNREE9", "kAFQmDzST7DWlj99KOF/cg=="] {
@@ -98,7 +98,7 @@ async fn the_md5_of_a_file_is_what_the_client_says() {
 }
 
 #[tokio::test]
-async fn a_listing_has_prefix_pages_and_what_was_asked_for() {
+async fn listing_supports_prefix_pages_and_includes() {
     let server = start().await;
     for name in ["b", "a1", "a2", "C"] {
         make_file(&server, name, 7).await;
@@ -141,7 +141,7 @@ async fn names_that_xml_cannot_hold_are_listed_encoded() {
 }
 
 #[tokio::test]
-async fn the_tree_is_there_after_a_restart() {
+async fn tree_survives_a_restart() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_directory(&server, "d/e").await;

@@ -9,7 +9,7 @@ use crate::support::{Server, make_directory, make_file, start};
 
 const R: FileAccess = FileAccess::READ;
 
-/// The ids of the handles that a listing shows, and its marker.
+/// Returns the ids of the listed handles and the next marker.
 async fn listed(server: &Server, target: &str, headers: &str) -> (Vec<u64>, String) {
     let reply = server.get(target, headers).await.expect(200);
     let text = reply.text().to_owned();
@@ -19,7 +19,7 @@ async fn listed(server: &Server, target: &str, headers: &str) -> (Vec<u64>, Stri
 }
 
 #[tokio::test]
-async fn a_handle_is_shown_with_who_has_it_and_what_for() {
+async fn listed_handle_has_client_session_and_access() {
     let server = start().await;
     make_directory(&server, "Dir").await;
     make_file(&server, "Dir/f", 1).await;
@@ -40,7 +40,7 @@ async fn a_handle_is_shown_with_who_has_it_and_what_for() {
 }
 
 #[tokio::test]
-async fn handles_are_listed_by_file_by_directory_and_below_and_in_pages() {
+async fn handles_are_listed_by_file_by_directory_recursively_and_in_pages() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_directory(&server, "d/e").await;
@@ -75,7 +75,7 @@ async fn handles_are_listed_by_file_by_directory_and_below_and_in_pages() {
 }
 
 #[tokio::test]
-async fn handles_are_closed_by_force_one_or_all() {
+async fn force_close_closes_one_handle_or_all() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_file(&server, "d/f", 1).await;
@@ -96,7 +96,7 @@ async fn handles_are_closed_by_force_one_or_all() {
     assert_eq!(close(of_file, format!("x-ms-handle-id: {}", first.number)).await, "1");
     assert_eq!(close(of_file, format!("x-ms-handle-id: {}", first.number)).await, "0");
     assert!(!server.service.opens().is_open(first) && server.service.opens().is_open(second));
-    // What was marked for deletion goes with its last handle, however that is closed.
+    // A file marked for deletion is deleted when its last handle closes, also by force.
     server.service.opens().set_delete_pending(second, true).await.unwrap();
     let of_directory = "/docs/d?comp=forceclosehandles";
     let all = "x-ms-handle-id: *\nx-ms-recursive: true";
@@ -108,7 +108,7 @@ async fn handles_are_closed_by_force_one_or_all() {
 }
 
 #[tokio::test]
-async fn the_handles_of_a_snapshot_are_its_own() {
+async fn handles_of_a_snapshot_are_separate_from_those_of_the_share() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_file(&server, "d/f", 1).await;

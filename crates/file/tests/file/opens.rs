@@ -1,5 +1,4 @@
-//! Requests over REST to files that SMB clients have open. The tests use the handle API, as the SMB server
-//! does.
+//! REST requests to files that SMB clients have open. The tests use the handle API, like the SMB server.
 
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ const D: FileAccess = FileAccess::DELETE;
 const ALL: FileAccess = FileAccess::ALL;
 const KEY: CacheKey = CacheKey::Lease { client: 1, key: 2 };
 
-/// Makes a request with this access and share mode.
+/// Returns an open request with the given access and share mode.
 pub(crate) fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
     OpenRequest {
         mode: ShareMode { access, share },
@@ -48,15 +47,15 @@ pub(crate) async fn open(server: &Server, path: &str, request: OpenRequest) -> R
     create(server, request).await.map(|created| created.opened.id)
 }
 
-/// Opens it for reading, sharing everything, with a lease.
+/// Opens a file for reading with a lease, sharing all access.
 async fn open_leasing(server: &Server, path: &str, state: Caching) -> (OpenId, UnboundedReceiver<Break>) {
-    let (breaks, heard) = unbounded_channel();
+    let (breaks, received) = unbounded_channel();
     let cache = CacheRequest::Lease { client: 1, key: 2, state };
     let request = OpenRequest { cache, breaks: Some(breaks), ..request(R, ALL) };
-    (open(server, path, request).await.unwrap(), heard)
+    (open(server, path, request).await.unwrap(), received)
 }
 
-/// A server whose SMB clients have no time to answer.
+/// Starts a server that does not wait for SMB clients.
 async fn start_impatient() -> Server {
     let make = |parts: lazuli_testing::Parts| {
         FileService::new(parts.store, parts.extents, parts.accounts).with_patience(Duration::ZERO)
@@ -66,7 +65,7 @@ async fn start_impatient() -> Server {
     server
 }
 
-/// Every operation of the tables on a file.
+/// The operations on a file in the tables below.
 const OPERATIONS: [&str; 10] = [
     "Create",
     "Get",
@@ -112,7 +111,7 @@ async fn run(server: &Server, operation: &str, path: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn requests_are_refused_by_what_an_open_denies_row_by_row() {
+async fn each_share_mode_refuses_the_operations_of_its_table_row() {
     let server = start().await;
     for (row, (share, refused)) in [
         (NONE, "Create, Get, Set Properties, Set Metadata, Delete, Put Range, List Ranges, Lease"),
@@ -151,7 +150,7 @@ async fn requests_are_refused_by_what_an_open_denies_row_by_row() {
 }
 
 #[tokio::test]
-async fn a_lease_over_rest_and_opens_keep_each_other_out() {
+async fn rest_leases_and_smb_opens_exclude_each_other() {
     let server = start().await;
     let sets = [NONE, R, W, D, R | W, R | D, W | D, R | W | D];
     for (row, access) in sets.into_iter().enumerate() {
@@ -165,13 +164,13 @@ async fn a_lease_over_rest_and_opens_keep_each_other_out() {
         if !only_reads {
             assert_eq!(run(&server, "Lease", &path).await.0, 201);
         }
-        // While it is leased.
+        // With an active lease.
         match open(&server, &path, request(access, ALL)).await {
             Ok(id) if only_reads => drop(server.service.close_open(id).await.unwrap()),
             Err(Failure::Sharing) if !only_reads => {}
             other => panic!("{access:?}: {other:?}"),
         }
-        // Broken, it blocks nothing.
+        // A broken lease blocks nothing.
         server.put(&format!("/docs/{path}?comp=lease"), "x-ms-lease-action: break", "").await.expect(202);
         let id = open(&server, &path, request(access, ALL)).await.unwrap();
         server.service.close_open(id).await.unwrap();
@@ -179,7 +178,7 @@ async fn a_lease_over_rest_and_opens_keep_each_other_out() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_marked_for_deletion_is_out_of_reach_until_the_mark_is_taken_away() {
+async fn file_marked_for_deletion_is_inaccessible_until_unmarked() {
     let server = start().await;
     make_file(&server, "f", 10).await;
     make_file(&server, "g", 10).await;
@@ -196,7 +195,7 @@ async fn a_file_that_is_marked_for_deletion_is_out_of_reach_until_the_mark_is_ta
     server.service.opens().set_delete_pending(id, false).await.unwrap();
     assert_eq!(names(&server, "").await, ["f", "g"]);
     server.get("/docs/f", "").await.expect(200);
-    // It goes with the last handle.
+    // The file is deleted when the last handle closes.
     let other = open(&server, "f", request(R, ALL)).await.unwrap();
     server.service.opens().set_delete_pending(id, true).await.unwrap();
     server.service.close_open(id).await.unwrap();
@@ -204,7 +203,7 @@ async fn a_file_that_is_marked_for_deletion_is_out_of_reach_until_the_mark_is_ta
     server.service.close_open(other).await.unwrap();
     server.get("/docs/f", "").await.refused(404, "ResourceNotFound");
     assert_eq!(names(&server, "").await, ["g"]);
-    // And the name is free.
+    // The name is free.
     make_file(&server, "f", 3).await;
 }
 
@@ -224,7 +223,7 @@ async fn delete_on_close_deletes_and_a_failed_open_does_not() {
 }
 
 #[tokio::test]
-async fn byte_range_locks_stop_put_range_anywhere_and_get_where_they_are() {
+async fn range_locks_refuse_all_put_range_and_overlapping_reads() {
     let server = start().await;
     make_file(&server, "f", 100).await;
     let id = open(&server, "f", request(ALL, ALL)).await.unwrap();
@@ -254,11 +253,11 @@ async fn byte_range_locks_stop_put_range_anywhere_and_get_where_they_are() {
 }
 
 #[tokio::test]
-async fn requests_break_caches_row_by_row_and_wait_where_they_must() {
+async fn each_request_breaks_caches_and_waits_as_in_its_table_row() {
     let server = start().await;
     let (rwh, rh, rw) = (Caching::RWH, Caching::RH, Caching::RW);
     let mut row = 0;
-    // The break that the client gets, if any, and whether the request waits for its acknowledgement.
+    // The break that is sent, if any, and whether the request waits for its acknowledgment.
     let flushed = [Some((rh, true)), None, Some((Caching::R, true))];
     let dropped = [Some((Caching::NONE, true)), Some((Caching::NONE, false)), Some((Caching::NONE, true))];
     for (operations, expected) in [
@@ -271,23 +270,23 @@ async fn requests_break_caches_row_by_row_and_wait_where_they_must() {
                 row += 1;
                 let path = format!("f{row}");
                 make_file(&server, &path, 10).await;
-                let (id, mut heard) = open_leasing(&server, &path, held).await;
-                let what = format!("{operation} {held:?}");
+                let (id, mut received) = open_leasing(&server, &path, held).await;
+                let case = format!("{operation} {held:?}");
                 let answer = async {
                     let Some((to, waits)) = expected else { return };
-                    let told = heard.recv().await.unwrap();
-                    assert_eq!((told.from, told.to), (held, to), "{what}");
+                    let notice = received.recv().await.unwrap();
+                    assert_eq!((notice.from, notice.to), (held, to), "{case}");
                     if waits {
-                        server.service.opens().acknowledge(told.file, KEY, told.to).unwrap();
+                        server.service.opens().acknowledge(notice.file, KEY, notice.to).unwrap();
                     }
                 };
                 let (outcome, ()) = tokio::join!(run(&server, operation, &path), answer);
-                // The handle is in use after all.
+                // The client keeps the handle open, so the deletion fails.
                 let refused = *operation == "Delete";
-                assert_eq!(outcome.1 == "SharingViolation", refused, "{what} {outcome:?}");
-                assert_eq!(outcome.0 >= 400, refused, "{what} {outcome:?}");
-                assert!(heard.try_recv().is_err(), "{what}");
-                assert_eq!(names(&server, "").await.len(), row, "{what}");
+                assert_eq!(outcome.1 == "SharingViolation", refused, "{case} {outcome:?}");
+                assert_eq!(outcome.0 >= 400, refused, "{case} {outcome:?}");
+                assert!(received.try_recv().is_err(), "{case}");
+                assert_eq!(names(&server, "").await.len(), row, "{case}");
                 server.service.close_open(id).await.unwrap();
             }
         }
@@ -295,36 +294,36 @@ async fn requests_break_caches_row_by_row_and_wait_where_they_must() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_answer_in_time_delays_the_request_in_vain() {
+async fn request_fails_if_a_client_does_not_acknowledge_its_break_in_time() {
     let server = start_impatient().await;
     make_file(&server, "f", 10).await;
-    let (id, mut heard) = open_leasing(&server, "f", Caching::RWH).await;
+    let (id, mut received) = open_leasing(&server, "f", Caching::RWH).await;
     for operation in
         ["Get", "Metadata", "List Ranges", "Put Range", "Set Metadata", "Set Properties", "Delete"]
     {
         assert_eq!(run(&server, operation, "f").await, (500, "ClientCacheFlushDelay".into()), "{operation}");
     }
     assert_eq!(names(&server, "").await, ["f"]);
-    // One break; after its acknowledgement the next one follows.
-    let told = heard.try_recv().unwrap();
-    assert_eq!((told.to, heard.try_recv().is_err()), (Caching::RH, true));
-    server.service.opens().acknowledge(told.file, KEY, told.to).unwrap();
-    // Handles before reads, which need no answer.
-    assert_eq!(heard.try_recv().unwrap().to, Caching::R);
-    server.service.opens().acknowledge(told.file, KEY, Caching::R).unwrap();
-    assert_eq!(heard.try_recv().unwrap().to, Caching::NONE);
+    // One break is sent; the next follows its acknowledgment.
+    let notice = received.try_recv().unwrap();
+    assert_eq!((notice.to, received.try_recv().is_err()), (Caching::RH, true));
+    server.service.opens().acknowledge(notice.file, KEY, notice.to).unwrap();
+    // Handle caching is broken before read caching, whose break needs no acknowledgment.
+    assert_eq!(received.try_recv().unwrap().to, Caching::R);
+    server.service.opens().acknowledge(notice.file, KEY, Caching::R).unwrap();
+    assert_eq!(received.try_recv().unwrap().to, Caching::NONE);
     server.get("/docs/f", "").await.expect(200);
     server.service.close_open(id).await.unwrap();
     server.delete("/docs/f", "").await.expect(202);
 }
 
 #[tokio::test]
-async fn a_cached_handle_is_given_up_for_a_delete() {
+async fn delete_breaks_and_waits_for_a_cached_handle() {
     let server = start().await;
     make_file(&server, "f", 10).await;
-    let (id, mut heard) = open_leasing(&server, "f", Caching::RH).await;
+    let (id, mut received) = open_leasing(&server, "f", Caching::RH).await;
     let close = async {
-        assert_eq!(heard.recv().await.unwrap().to, Caching::R);
+        assert_eq!(received.recv().await.unwrap().to, Caching::R);
         server.service.close_open(id).await.unwrap();
     };
     let (outcome, ()) = tokio::join!(run(&server, "Delete", "f"), close);
@@ -332,7 +331,7 @@ async fn a_cached_handle_is_given_up_for_a_delete() {
 }
 
 #[tokio::test]
-async fn an_open_directory_is_neither_deleted_nor_moved_and_what_is_below_an_open_file_stays() {
+async fn open_directories_and_parents_of_open_files_are_not_deleted_or_moved() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_directory(&server, "d/e").await;
@@ -348,7 +347,7 @@ async fn an_open_directory_is_neither_deleted_nor_moved_and_what_is_below_an_ope
     server.service.close_open(file).await.unwrap();
     let directory = open(&server, "d", request(R, ALL)).await.unwrap();
     rename("x").await.refused(409, "SharingViolation");
-    // Others work in it.
+    // Other clients can change files in it.
     make_file(&server, "d/g", 1).await;
     server.delete("/docs/d/g", "").await.expect(202);
     server.service.close_open(directory).await.unwrap();
@@ -364,7 +363,7 @@ async fn an_open_directory_is_neither_deleted_nor_moved_and_what_is_below_an_ope
     assert_eq!(names(&server, "x").await, Vec::<String>::new());
     server.service.opens().set_delete_pending(directory, false).await.unwrap();
     make_file(&server, "x/e/h", 1).await;
-    // One that is not empty stays, whatever was asked for.
+    // A directory that is not empty is not deleted, although it was marked.
     server.service.opens().set_delete_pending(directory, true).await.unwrap();
     assert!(server.service.close_open(directory).await.is_err());
     assert_eq!(names(&server, "x/e").await, ["h"]);
@@ -377,7 +376,7 @@ async fn an_open_directory_is_neither_deleted_nor_moved_and_what_is_below_an_ope
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_writes_over_rest_while_an_open_denies_it() {
+async fn rest_write_is_refused_while_an_open_denies_writing() {
     let server = std::sync::Arc::new(start().await);
     make_file(&server, "f", 8).await;
     let mut tasks = vec![];

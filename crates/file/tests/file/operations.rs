@@ -1,4 +1,4 @@
-//! The table of operations, row by row: what each answers, what it refuses, and what it changes.
+//! The table of operations, row by row: each operation's replies, errors and changes.
 
 use lazuli_auth::sign;
 use lazuli_auth::sign::Resource;
@@ -17,8 +17,8 @@ fn url(server: &Server, path: &str) -> String {
     format!("http://{}/{ACCOUNT}/docs/{path}", server.address)
 }
 
-/// One operation: method, target, headers, body. `@name` stands for the URL of a file or directory, with a
-/// signature.
+/// Sends one operation. `row` has its method and target. `@name` stands for the URL of a file or directory,
+/// with a signature.
 async fn ask(server: &Server, row: &str, headers: &str, body: &str) -> Reply {
     let (method, target) = row.split_once(' ').unwrap();
     let lines = headers.lines().map(|line| match line.split_once('@') {
@@ -198,7 +198,7 @@ async fn bad_requests_answer_with_the_documented_code() {
 }
 
 #[tokio::test]
-async fn what_is_read_only_is_neither_written_replaced_nor_deleted() {
+async fn read_only_file_cannot_be_written_replaced_or_deleted() {
     let server = start().await;
     make_file(&server, "other", 1).await;
     server.put("/docs/f", &format!("{FILE}\nx-ms-file-attributes: ReadOnly"), "").await.expect(201);
@@ -223,7 +223,7 @@ async fn what_is_read_only_is_neither_written_replaced_nor_deleted() {
 }
 
 #[tokio::test]
-async fn tags_change_with_what_they_are_of_and_with_nothing_else() {
+async fn etag_changes_only_with_its_own_object() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_file(&server, "d/f", 10).await;
@@ -274,7 +274,7 @@ async fn tags_change_with_what_they_are_of_and_with_nothing_else() {
 }
 
 #[tokio::test]
-async fn conditions_are_judged_as_for_writes_of_blobs() {
+async fn conditional_headers_work_as_for_blob_writes() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_file(&server, "f", 10).await;
@@ -303,7 +303,7 @@ async fn conditions_are_judged_as_for_writes_of_blobs() {
 }
 
 #[tokio::test]
-async fn a_file_is_made_or_replaced_only_if_the_conditions_hold() {
+async fn create_file_checks_conditional_headers() {
     let server = start().await;
     make_file(&server, "source", 10).await;
     for (name, headers, status) in [("made", FILE, 201), ("copied", "x-ms-copy-source: @source", 202)] {
@@ -323,7 +323,7 @@ async fn a_file_is_made_or_replaced_only_if_the_conditions_hold() {
 }
 
 #[tokio::test]
-async fn smb_headers_are_required_in_the_versions_that_know_no_defaults() {
+async fn smb_headers_are_required_in_versions_without_defaults() {
     let server = start().await;
     let all = [
         ("x-ms-file-attributes", "None"),
@@ -346,7 +346,7 @@ async fn smb_headers_are_required_in_the_versions_that_know_no_defaults() {
 }
 
 #[tokio::test]
-async fn a_copy_reads_its_source_and_creates_its_target_as_far_as_opens_let_it() {
+async fn copy_respects_the_share_modes_of_source_and_target() {
     let server = start().await;
     for name in ["source", "target"] {
         make_file(&server, name, 10).await;
@@ -371,7 +371,7 @@ async fn a_copy_reads_its_source_and_creates_its_target_as_far_as_opens_let_it()
     }
 }
 
-/// A signature for the share, or for the account.
+/// Returns a SAS for the share or for the account.
 fn signature(of: &str, permissions: &str) -> String {
     let fields = [("sv", "2022-11-02"), ("sp", permissions), ("se", "2099-12-31T00:00:00Z")];
     match of {
@@ -397,7 +397,7 @@ async fn a_signature_that_allows_only_to_create_replaces_nothing() {
         ask("c", &create(2)).await.refused(403, "AuthorizationPermissionMismatch");
         let copy = format!("x-ms-copy-source: {}", server.allowed(&url(&server, name)));
         ask("c", &copy).await.refused(403, "AuthorizationPermissionMismatch");
-        // Those for an account have no word for it.
+        // An account SAS has no name for this resource.
         let target = format!("/docs/copy?{}", signature(name, "c"));
         let copied = server.send("PUT", &target, &copy, "").await;
         assert_eq!(copied.status.is_success(), name == "share", "{name} {:?}", copied.outcome());

@@ -52,7 +52,7 @@ async fn usage_is_the_sum_of_the_lengths_of_all_files_also_after_a_restart() {
     assert_eq!(usage(&server).await, 800);
     let server = server.restart().await;
     assert_eq!(usage(&server).await, 800);
-    // What is moved counts once, and what it replaces no more.
+    // A moved file counts once, and a replaced file no longer counts.
     make_file(&server, "h", 50).await;
     let rename = |from: &'static str, to: &'static str| {
         let source = format!("http://{}/{ACCOUNT}/docs/{from}", server.address);
@@ -84,7 +84,7 @@ async fn a_share_does_not_grow_beyond_its_quota() {
     let grow = format!("x-ms-content-length: {}", 2 * GIB + 1);
     server.put("/docs/f?comp=properties", &grow, "").await.refused(403, FULL);
     assert_eq!(usage(&server).await, 2 * GIB);
-    // What does not grow is free, and what is freed can be used.
+    // Requests that do not grow a file succeed, and freed bytes can be used again.
     make_file(&server, "empty", 0).await;
     write(&server, "f", 0, b"bytes").await;
     make_file(&server, "f", GIB).await;
@@ -92,7 +92,7 @@ async fn a_share_does_not_grow_beyond_its_quota() {
     server.delete("/docs/g", "").await.expect(202);
     make_file(&server, "h", GIB).await;
     server.put("/docs/g", &file(1), "").await.refused(403, FULL);
-    // A quota below what is used is allowed, and what is there stays.
+    // The quota may be set below the usage. Files stay.
     set_quota(&server, 1).await;
     server.get("/docs/h", "x-ms-range: bytes=0-1").await.expect(206);
     make_file(&server, "f", GIB / 2).await;
@@ -102,7 +102,7 @@ async fn a_share_does_not_grow_beyond_its_quota() {
 }
 
 #[tokio::test]
-async fn requests_at_once_do_not_exceed_the_quota_together() {
+async fn concurrent_requests_together_stay_within_the_quota() {
     const CLIENTS: u64 = 24;
     let server = start().await;
     set_quota(&server, 1).await;
@@ -122,7 +122,7 @@ async fn requests_at_once_do_not_exceed_the_quota_together() {
 }
 
 #[tokio::test]
-async fn a_quota_that_is_raised_counts_for_files_that_are_open() {
+async fn raised_quota_applies_to_open_files() {
     let server = start().await;
     set_quota(&server, 1).await;
     let id = handles::open(&server, "f").await;
@@ -141,7 +141,7 @@ async fn a_quota_that_is_raised_counts_for_files_that_are_open() {
 }
 
 #[tokio::test]
-async fn a_quota_that_is_lowered_counts_for_files_that_are_open() {
+async fn lowered_quota_applies_to_open_files() {
     let server = start().await;
     set_quota(&server, 3).await;
     let id = handles::open(&server, "f").await;
@@ -151,7 +151,7 @@ async fn a_quota_that_is_lowered_counts_for_files_that_are_open() {
     assert_eq!(write(2 * GIB).await, Err(Failure::Full));
     assert_eq!(server.service.set_length(id, 2 * GIB + 1).await, Err(Failure::Full));
     set_quota(&server, 1).await;
-    // What is there stays, and what does not grow is free.
+    // Files stay, and writes that do not grow a file succeed.
     assert_eq!(write(0).await, Ok(()));
     assert_eq!(write(GIB + 1).await, Err(Failure::Full));
     server.service.close_open(id).await.unwrap();
@@ -178,13 +178,13 @@ async fn the_quota_counts_a_file_whose_client_disconnects_before_it_is_committed
     growing.abort();
     QUEUEING.dropped().await;
     let more = server.put("/docs/d/more", &file(1000), "").await;
-    assert_eq!(QUEUEING.outcome(), Some(Ok(())), "the file was made");
+    assert_eq!(QUEUEING.outcome(), Some(Ok(())), "the file was created");
     more.refused(403, "ShareSizeLimitReached");
     assert_eq!(usage(&server).await, GIB);
     server.get("/docs/big", "range: bytes=0-0").await.expect(206);
 }
 
-/// A front end on the store itself.
+/// Builds a front end that uses the store directly.
 fn plain(parts: lazuli_testing::Parts) -> FileService {
     FileService::new(parts.store, parts.extents, parts.accounts)
 }
@@ -211,7 +211,11 @@ async fn a_commit_that_another_front_end_has_queued_does_not_exceed_the_quota_la
     let second = first.other_front_end(plain);
     make_file(&second, "d/more", 1000).await;
     QUEUEING.settled(&*first.store).await.unwrap();
-    assert_eq!(QUEUEING.outcome(), Some(Err(CommitError::Gone)), "it was admitted before the recount");
+    assert_eq!(
+        QUEUEING.outcome(),
+        Some(Err(CommitError::Gone)),
+        "the commit belongs to a slice from before the recount"
+    );
     assert_eq!((usage(&second).await, usage(&first).await), (2000, 2000));
     make_file(&first, "big", GIB - 2000).await;
     second.put("/docs/d/g", &file(1), "").await.refused(403, "ShareSizeLimitReached");
@@ -229,7 +233,7 @@ async fn two_front_ends_do_not_exceed_the_quota_together() {
         made += u64::from(front_end.put(&format!("/docs/f{n}"), &file(GIB / 8), "").await.status == 201);
         assert!(made <= 8);
     }
-    assert_eq!(made, 8, "one after the other, all of the quota can be used");
+    assert_eq!(made, 8, "sequential requests can use all of the quota");
     assert_eq!((usage(&first).await, usage(&second).await), (GIB, GIB));
 }
 
@@ -279,7 +283,7 @@ async fn a_recount_removes_more_slices_than_one_commit_changes_rows() {
         slices
     };
     let (space, slice) = slices().pop().unwrap();
-    // Front ends that have stopped have left them.
+    // Slices that stopped front ends have left.
     for n in 1..SLICES as u64 {
         let key = [&slice.key[..1], &n.to_be_bytes()].concat();
         let mutations = vec![Mutation::Put(key.into(), slice.value.clone())];
@@ -294,13 +298,13 @@ async fn a_recount_removes_more_slices_than_one_commit_changes_rows() {
     assert_eq!(usage(&second).await, 1500);
 }
 
-/// A front end that remembers two shares.
+/// Builds a front end that keeps the usage of at most two shares in memory.
 fn forgetful(parts: lazuli_testing::Parts) -> FileService {
     FileService::new(parts.store, parts.extents, parts.accounts).with_max_usages(2)
 }
 
 #[tokio::test]
-async fn a_share_that_was_evicted_and_is_used_again_still_counts_right() {
+async fn usage_is_correct_after_a_share_is_evicted_and_reloaded() {
     const SHARES: u64 = 7;
     let server = lazuli_testing::start(ServiceKind::File, forgetful).await;
     let usage = async |share: u64| {
@@ -318,7 +322,7 @@ async fn a_share_that_was_evicted_and_is_used_again_still_counts_right() {
             server.put(&format!("/share{share}/f{round}"), &file(GIB / 4), "").await.expect(201);
             assert!(server.service.share_usages() <= 2, "{}", server.service.share_usages());
         }
-        // Every other round their slices are given back first.
+        // In every other round, release the slices first.
         if round % 2 == 0 {
             server.service.release_idle_slices(Pace::FULL).await;
             assert!(!server.service.has_idle_slices());
@@ -354,7 +358,7 @@ async fn a_share_with_an_open_file_is_not_evicted_and_keeps_its_quota() {
 }
 
 #[tokio::test]
-async fn a_share_whose_slice_was_given_back_is_used_again_without_a_recount() {
+async fn share_with_a_released_slice_is_used_again_without_a_recount() {
     static QUOTA_COMMITS: AtomicUsize = AtomicUsize::new(0);
     struct Counting;
     #[async_trait]

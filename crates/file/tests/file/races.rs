@@ -22,7 +22,7 @@ impl Dice {
         (self.0 >> 33) as usize % limit
     }
 
-    /// A path of one to three names.
+    /// Returns a random path of one to three names.
     fn path(&mut self) -> String {
         let names: Vec<_> = (0..=self.below(3)).map(|_| NAMES[self.below(NAMES.len())]).collect();
         names.join("/")
@@ -43,7 +43,7 @@ enum Step {
 }
 
 impl Step {
-    /// A step on any path, or on one that is known to be there.
+    /// Returns a random step, on an existing path in half of the cases.
     fn random(dice: &mut Dice, replaces: bool, known: &Model) -> Self {
         let mut kind = if dice.below(2) == 0 { Kind::File } else { Kind::Directory };
         let mut path = dice.path();
@@ -85,8 +85,7 @@ impl Step {
     }
 }
 
-/// Everything in the share: path, id, kind. Fails if something is there twice or in another directory than it
-/// says.
+/// Returns all nodes of the share: id and kind by path. Fails if a node occurs twice or names another parent.
 async fn tree(server: &Server) -> BTreeMap<String, (String, Kind)> {
     let (mut found, mut ids, mut ahead) =
         (BTreeMap::new(), HashSet::new(), vec![(String::new(), "0".to_owned())]);
@@ -110,7 +109,7 @@ async fn tree(server: &Server) -> BTreeMap<String, (String, Kind)> {
             };
             assert_eq!(head.header("x-ms-file-id"), Some(id), "{path}");
             assert_eq!(head.header("x-ms-file-parent-id"), Some(directory.as_str()), "{path}");
-            assert!(ids.insert(id.to_owned()), "{path} is there twice");
+            assert!(ids.insert(id.to_owned()), "{path} occurs twice");
             if kind == Kind::Directory {
                 ahead.push((path.clone(), id.to_owned()));
             }
@@ -121,7 +120,7 @@ async fn tree(server: &Server) -> BTreeMap<String, (String, Kind)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nothing_is_lost_or_there_twice_when_many_create_rename_and_delete() {
+async fn concurrent_creates_renames_and_deletes_lose_and_duplicate_no_node() {
     let server = Arc::new(start().await);
     let clients = (0..CLIENTS).map(|client| {
         let server = server.clone();
@@ -151,9 +150,9 @@ async fn nothing_is_lost_or_there_twice_when_many_create_rename_and_delete() {
         deleted += more_deleted;
     }
     let found = tree(&server).await;
-    assert!(found.values().all(|(id, _)| made.contains(id)), "something is there that nobody made");
+    assert!(found.values().all(|(id, _)| made.contains(id)), "a node exists that no client created");
     assert_eq!(found.len(), made.len() - deleted, "made {}, deleted {deleted}", made.len());
-    // Nothing was left half done: what is there can be taken away from the leaves on.
+    // No operation was left unfinished: all nodes can be deleted, from the leaves up.
     for (path, (_, kind)) in found.iter().rev() {
         Step::Delete(*kind, path.clone()).run(&server).await.expect(202);
     }
@@ -178,7 +177,7 @@ impl Model {
         self.0.keys().filter(move |key| key.starts_with(&prefix))
     }
 
-    /// The expected answer to a step, and the tree after it. `id` is what a creation said.
+    /// Applies a step to the model and returns the expected reply. `id` is the id that a creation returned.
     fn apply(&mut self, step: &Step, id: Option<&str>) -> (u16, &'static str) {
         match step {
             Step::Create(_, path) if !self.has_parent(path) => (404, "ParentNotFound"),
@@ -245,7 +244,7 @@ impl Model {
 }
 
 #[tokio::test]
-async fn a_tree_that_is_changed_at_random_is_what_a_model_says() {
+async fn random_tree_changes_match_a_model() {
     let server = start().await;
     let (mut model, mut dice, mut changed) = (Model::default(), Dice(1), 0);
     for turn in 0..500 {
@@ -258,11 +257,11 @@ async fn a_tree_that_is_changed_at_random_is_what_a_model_says() {
             assert_eq!(tree(&server).await, model.0, "turn {turn}");
         }
     }
-    assert!(changed > 100, "too little was changed to tell: {changed}");
+    assert!(changed > 100, "too few changes to be conclusive: {changed}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_reader_sees_a_file_that_is_moved_in_one_place() {
+async fn readers_see_a_moving_file_in_exactly_one_directory() {
     let server = Arc::new(start().await);
     make_directory(&server, "from").await;
     make_directory(&server, "to").await;
@@ -278,7 +277,7 @@ async fn every_reader_sees_a_file_that_is_moved_in_one_place() {
                         0 => server.get(&format!("/docs/{directory}/f{i}"), "").await.status == 200,
                         _ => names(&server, directory).await.contains(&format!("f{i}")),
                     };
-                    // It goes one way: what has left must have come, and what has come must have left.
+                    // Files move one way: a file that has left one directory must have arrived in the other, and vice versa.
                     let has_left = !there("from").await;
                     assert!(!has_left || there("to").await, "reader {reader}: f{i} is nowhere");
                     let has_come = there("to").await;
@@ -300,7 +299,7 @@ async fn every_reader_sees_a_file_that_is_moved_in_one_place() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_many_files_that_replace_one_the_last_is_left() {
+async fn last_of_many_renames_onto_one_name_remains() {
     let server = Arc::new(start().await);
     make_directory(&server, "d").await;
     for client in 0..CLIENTS {
@@ -326,7 +325,7 @@ async fn of_many_files_that_replace_one_the_last_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_file_is_made_in_a_directory_that_goes_away() {
+async fn no_file_is_created_in_a_directory_being_deleted() {
     let server = Arc::new(start().await);
     for round in 0..20 {
         let directory = format!("d{round}");

@@ -1,4 +1,4 @@
-//! List Ranges with `prevsharesnapshot`: what was written and what was cleared since a snapshot.
+//! List Ranges with `prevsharesnapshot`: the ranges written and cleared since a snapshot.
 
 use lazuli_testing::{ACCOUNT, Reply};
 
@@ -14,7 +14,7 @@ async fn since(server: &Server, path: &str, snapshot: &str, headers: &str) -> Re
     server.get(&format!("/docs/{path}?comp=rangelist&prevsharesnapshot={snapshot}"), headers).await
 }
 
-/// The elements of a list of ranges: the first letter of their name, start and end.
+/// Parses a list of ranges: the first letter of each element's name, its start and end.
 fn ranges(reply: &Reply) -> Vec<(char, u64, u64)> {
     let list = reply.text().split_once("<Ranges>").map_or("", |(_, list)| list);
     let number = |part: &str, name: &str| -> u64 {
@@ -32,7 +32,7 @@ async fn clear(server: &Server, path: &str, first: u64, last: u64) {
 }
 
 #[tokio::test]
-async fn what_was_written_and_cleared_again_since_is_told() {
+async fn range_diff_reports_ranges_written_and_cleared_again() {
     let server = start().await;
     make_file(&server, "f", 2048).await;
     let empty = take(&server).await;
@@ -45,7 +45,7 @@ async fn what_was_written_and_cleared_again_since_is_told() {
 }
 
 #[tokio::test]
-async fn ranges_written_and_ranges_cleared_since_a_snapshot_are_told_apart() {
+async fn range_diff_distinguishes_written_from_cleared_ranges() {
     let server = start().await;
     make_file(&server, "f", 65_536).await;
     write(&server, "f", 0, &[1; 16_384]).await;
@@ -60,20 +60,20 @@ async fn ranges_written_and_ranges_cleared_since_a_snapshot_are_told_apart() {
     let live = since(&server, "f", &first, "").await.expect(200);
     assert_eq!(ranges(&live), changes);
     assert_eq!(live.header("x-ms-content-length"), Some("65536"));
-    // A part of it, and between two snapshots whatever came later.
+    // A part of the file. Between two snapshots, later changes do not matter.
     let part = since(&server, "f", &first, "x-ms-range: bytes=20480-40000").await.expect(200);
     assert_eq!(ranges(&part), changes[1..]);
     clear(&server, "f", 0, 65_535).await;
     let target = format!("/docs/f?comp=rangelist&sharesnapshot={second}&prevsharesnapshot={first}");
     assert_eq!(ranges(&server.get(&target, "").await.expect(200)), changes);
-    // What was cut off is cleared.
+    // Truncated bytes count as cleared.
     server.put("/docs/f?comp=properties", "x-ms-content-length: 512", "").await.expect(200);
     let cut = ranges(&since(&server, "f", &second, "").await.expect(200));
     assert_eq!(cut, [('C', 0, 16_383), ('C', 20_480, 20_991), ('C', 36_864, 40_959)]);
 }
 
 #[tokio::test]
-async fn only_states_of_one_file_are_compared() {
+async fn range_diff_refuses_a_snapshot_of_another_file() {
     let server = start().await;
     make_file(&server, "f", 1024).await;
     let first = take(&server).await;
@@ -85,7 +85,7 @@ async fn only_states_of_one_file_are_compared() {
     since(&server, "f", "nonsense", "").await.refused(400, "InvalidQueryParameterValue");
     make_file(&server, "g", 1024).await;
     since(&server, "g", &first, "").await.refused(409, "PreviousSnapshotNotFound");
-    // Created again: another file.
+    // A file created again is another file.
     make_file(&server, "f", 1024).await;
     since(&server, "f", &first, "").await.refused(409, "FileGenerationMismatch");
     let follow = "x-ms-file-support-rename: true";
@@ -94,7 +94,7 @@ async fn only_states_of_one_file_are_compared() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_moved_since_is_found_if_that_is_asked_for() {
+async fn range_diff_finds_a_renamed_file_on_request() {
     let server = start().await;
     make_directory(&server, "a").await;
     make_directory(&server, "b").await;

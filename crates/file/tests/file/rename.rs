@@ -10,14 +10,12 @@ use lazuli_testing::{ACCOUNT, Reply, key};
 
 use crate::support::{Server, make_directory, make_file, names, start, write};
 
-/// Renames a file.
 async fn rename(server: &Server, from: &str, to: &str, headers: &str) -> Reply {
     let source = format!("http://{}/{ACCOUNT}/docs/{from}", server.address);
     let headers = format!("x-ms-file-rename-source: {source}\n{headers}");
     server.put(&format!("/docs/{to}?comp=rename"), &headers, "").await
 }
 
-/// Renames a directory.
 async fn rename_directory(server: &Server, from: &str, to: &str, headers: &str) -> Reply {
     let source = format!("http://{}/{ACCOUNT}/docs/{from}", server.address);
     let headers = format!("x-ms-file-rename-source: {source}\n{headers}");
@@ -32,7 +30,7 @@ const INVALID_PATH: &str = "InvalidFileOrDirectoryPathName";
 const REPLACE: &str = "x-ms-file-rename-replace-if-exists: true";
 
 #[tokio::test]
-async fn an_empty_directory_is_deleted_and_one_with_something_in_it_is_not() {
+async fn only_empty_directories_can_be_deleted() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_file(&server, "d/f", 1).await;
@@ -50,7 +48,7 @@ async fn an_empty_directory_is_deleted_and_one_with_something_in_it_is_not() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_deleted_as_a_directory() {
+async fn delete_directory_refuses_the_root_files_and_missing_directories() {
     let server = start().await;
     make_file(&server, "f", 1).await;
     server.delete("/docs/f?restype=directory", "").await.refused(409, "ResourceTypeMismatch");
@@ -108,7 +106,7 @@ async fn a_renamed_file_keeps_its_id_content_and_properties_and_gets_a_new_tag()
 }
 
 #[tokio::test]
-async fn only_the_case_of_a_name_may_change() {
+async fn rename_may_change_only_the_case_of_a_name() {
     let server = start().await;
     make_file(&server, "name", 1).await;
     rename(&server, "name", "NAME", "").await.expect(200);
@@ -137,7 +135,7 @@ async fn a_rename_may_set_properties_metadata_and_the_content_type() {
 }
 
 #[tokio::test]
-async fn a_file_is_replaced_only_if_that_is_asked_for() {
+async fn rename_replaces_a_file_only_on_request() {
     let server = start().await;
     make_directory(&server, "d").await;
     for target in ["g", "d/g"] {
@@ -158,7 +156,7 @@ async fn a_file_is_replaced_only_if_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_renamed() {
+async fn invalid_renames_are_refused() {
     let server = start().await;
     for directory in ["a", "a/b", "c", "c/x"] {
         make_directory(&server, directory).await;
@@ -182,7 +180,7 @@ async fn what_cannot_be_renamed() {
 }
 
 #[tokio::test]
-async fn a_source_is_a_url_of_the_same_share() {
+async fn rename_source_must_be_a_url_of_the_same_share() {
     let server = start().await;
     server.put("/other?restype=share", "", "").await.expect(201);
     make_file(&server, "a%20%C3%A9", 1).await;
@@ -206,7 +204,7 @@ async fn a_source_is_a_url_of_the_same_share() {
 }
 
 #[tokio::test]
-async fn the_source_of_a_rename_may_have_encoded_slashes() {
+async fn rename_source_may_have_encoded_slashes() {
     let server = start().await;
     make_directory(&server, "d%20%C3%A4").await;
     make_directory(&server, "d%20%C3%A4/e").await;
@@ -224,7 +222,7 @@ async fn the_source_of_a_rename_may_have_encoded_slashes() {
 }
 
 #[tokio::test]
-async fn a_renamed_directory_takes_along_what_is_in_it() {
+async fn renamed_directory_keeps_its_children() {
     let server = start().await;
     for directory in ["a", "a/b", "c"] {
         make_directory(&server, directory).await;
@@ -247,7 +245,7 @@ async fn a_renamed_directory_takes_along_what_is_in_it() {
     assert_eq!(names(&server, "").await, ["c"]);
 }
 
-/// Leases a file.
+/// Acquires an infinite lease on a file.
 async fn lease(server: &Server, path: &str, id: &str) {
     let headers =
         format!("x-ms-lease-action: acquire\nx-ms-lease-duration: -1\nx-ms-proposed-lease-id: {id}");
@@ -255,7 +253,7 @@ async fn lease(server: &Server, path: &str, id: &str) {
 }
 
 #[tokio::test]
-async fn leases_of_the_source_and_of_the_target_are_asked_for() {
+async fn rename_requires_the_lease_ids_of_source_and_target() {
     const A: &str = "aaaaaaaa-0000-0000-0000-000000000000";
     const B: &str = "bbbbbbbb-0000-0000-0000-000000000000";
     let server = start().await;
@@ -272,7 +270,7 @@ async fn leases_of_the_source_and_of_the_target_are_asked_for() {
         let none = format!("{}\n{}", source(A), target(B));
         rename(&server, from, to, &none).await.refused(412, "LeaseNotPresentWithFileOperation");
         rename(&server, from, to, &source(A)).await.expect(200);
-        // The lease went along.
+        // The lease moved with the file.
         server.delete(&format!("/docs/{to}"), "").await.refused(412, "LeaseIdMissing");
     }
     make_file(&server, "h", 1).await;
@@ -280,12 +278,12 @@ async fn leases_of_the_source_and_of_the_target_are_asked_for() {
     rename(&server, "h", "d/f", REPLACE).await.refused(412, "LeaseIdMissing");
     rename(&server, "h", "d/f", &target(B)).await.refused(412, "LeaseIdMismatchWithFileOperation");
     rename(&server, "h", "d/f", &target(A)).await.expect(200);
-    // The lease went with the file that was replaced.
+    // The replaced file's lease is gone.
     server.delete("/docs/d/f", "").await.expect(202);
 }
 
 #[tokio::test]
-async fn a_signature_has_to_allow_writing_to_both_names() {
+async fn rename_signature_must_allow_writing_both_names() {
     let server = start().await;
     make_file(&server, "f", 1).await;
     let source = format!("x-ms-file-rename-source: http://{}/{ACCOUNT}/docs/f", server.address);
@@ -303,7 +301,7 @@ async fn a_signature_has_to_allow_writing_to_both_names() {
 }
 
 #[tokio::test]
-async fn a_signature_for_one_file_needs_another_for_the_source() {
+async fn rename_with_a_file_signature_needs_a_signature_for_the_source() {
     let server = start().await;
     make_file(&server, "f", 1).await;
     let sign = |path: &str, permissions: &str| {
@@ -326,7 +324,7 @@ async fn a_signature_for_one_file_needs_another_for_the_source() {
 }
 
 #[tokio::test]
-async fn what_lies_below_a_directory_that_is_moved_can_be_deeper_than_anything_is_made() {
+async fn descendants_of_a_moved_directory_may_exceed_the_depth_limit() {
     let server = start().await;
     let deep = |from: usize, to: usize| (from..to).map(|n| format!("d{n}")).collect::<Vec<_>>().join("/");
     for to in 1..=250 {
@@ -347,7 +345,7 @@ async fn what_lies_below_a_directory_that_is_moved_can_be_deeper_than_anything_i
 }
 
 #[tokio::test]
-async fn a_move_comes_to_its_turn_under_constant_writes() {
+async fn move_completes_under_constant_writes() {
     let server = Arc::new(start().await);
     make_directory(&server, "a").await;
     make_directory(&server, "b").await;

@@ -1,5 +1,4 @@
-//! Lease Share, and the use of leased shares and snapshots: the tables of the specification, one cell after
-//! the other.
+//! Lease Share, and operations on leased shares and snapshots: every cell of the specification's tables.
 
 use lazuli_testing::Reply;
 
@@ -11,7 +10,7 @@ const C: &str = "cccccccc-0000-4000-8000-00000000000c";
 
 const STATES: [&str; 5] = ["available", "leased", "breaking", "broken", "expired"];
 
-/// `name=value` words, each a header after `x-ms-`; A, B and C stand for the ids.
+/// Makes headers from `name=value` words, each without its `x-ms-`. A, B and C stand for the ids.
 fn headers(words: &str) -> String {
     let line = |word: &str| {
         let (name, value) = word.split_once('=').unwrap();
@@ -30,7 +29,7 @@ async fn lease(server: &Server, share: &str, words: &str) -> Reply {
     server.put(&format!("{share}&comp=lease"), &headers(words), "").await
 }
 
-/// Brings the lease of a share or snapshot to a state, with the id A.
+/// Brings the lease of a share or snapshot, with the id A, to the given state.
 async fn bring_to(server: &Server, share: &str, state: &str) {
     let acquire = "lease-action=acquire proposed-lease-id=A lease-duration";
     let steps = match state {
@@ -59,8 +58,8 @@ async fn lease_state(server: &Server, share: &str) -> String {
     state.to_owned()
 }
 
-/// A share of that name and a snapshot of another, each to be leased.
-async fn leased_things(server: &Server, name: &str) -> [String; 2] {
+/// Creates a share of that name and a snapshot of another share, and returns both for leasing.
+async fn share_and_snapshot(server: &Server, name: &str) -> [String; 2] {
     let mut things = [format!("/{name}-s?restype=share"), format!("/{name}-t?restype=share")];
     for share in &things {
         server.put(share, "", "").await.expect(201);
@@ -71,7 +70,7 @@ async fn leased_things(server: &Server, name: &str) -> [String; 2] {
 }
 
 #[tokio::test]
-async fn lease_actions_do_in_every_state_what_the_table_says() {
+async fn lease_actions_follow_the_state_table() {
     const TAKEN: &str = "409 LeaseAlreadyPresent";
     const MISMATCH: &str = "409 LeaseIdMismatchWithLeaseOperation";
     const NONE: &str = "409 LeaseNotPresentWithLeaseOperation";
@@ -79,8 +78,8 @@ async fn lease_actions_do_in_every_state_what_the_table_says() {
     const NO_CHANGE: &str = "409 LeaseIsBreakingAndCannotBeChanged";
     const NO_RENEW: &str = "409 LeaseIsBrokenAndCannotBeRenewed";
     const FREE: &str = "200 available";
-    // Columns: available, leased, breaking, broken, expired. A success names the state that it leads to; a
-    // break also how long it takes.
+    // Columns: available, leased, breaking, broken, expired. A success names the resulting state; a break also
+    // its duration.
     let table = [
         ("lease-action=acquire lease-duration=30", ["201 leased", TAKEN, TAKEN, "201 leased", "201 leased"]),
         (
@@ -111,7 +110,7 @@ async fn lease_actions_do_in_every_state_what_the_table_says() {
     let server = start().await;
     for (row, (words, cells)) in table.iter().enumerate() {
         for (state, expected) in STATES.iter().zip(cells) {
-            for share in leased_things(&server, &format!("s{row}-{state}")).await {
+            for share in share_and_snapshot(&server, &format!("s{row}-{state}")).await {
                 bring_to(&server, &share, state).await;
                 let before = server.call("HEAD", &share, "", "").await;
                 let reply = lease(&server, &share, words).await;
@@ -140,7 +139,7 @@ async fn lease_actions_do_in_every_state_what_the_table_says() {
 }
 
 #[tokio::test]
-async fn a_leased_share_is_changed_and_deleted_by_its_holder_only_and_read_by_everybody() {
+async fn leased_share_is_changed_only_by_its_holder_and_read_by_all() {
     const MISSING: &str = "412 LeaseIdMissing";
     const MISMATCH: &str = "412 LeaseIdMismatchWithContainerOperation";
     const NONE: &str = "412 LeaseNotPresentWithContainerOperation";
@@ -197,7 +196,7 @@ async fn a_leased_share_is_changed_and_deleted_by_its_holder_only_and_read_by_ev
         let other = server.get(&format!("{share}{query}"), &headers("lease-id=B")).await;
         other.refused(412, "LeaseIdMismatchWithContainerOperation");
     }
-    // What is in a leased share is free.
+    // A share's lease does not protect its files.
     let file = "x-ms-type: file\nx-ms-content-length: 1";
     server.put("/read/f", file, "").await.expect(201);
 }

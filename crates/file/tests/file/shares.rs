@@ -28,7 +28,7 @@ async fn a_share_has_a_quota_a_tier_and_metadata() {
 }
 
 #[tokio::test]
-async fn a_deleted_share_is_gone_and_its_name_is_free_for_an_empty_one() {
+async fn name_of_a_deleted_share_is_free_for_a_new_empty_share() {
     let server = start().await;
     make_file(&server, "f", 10).await;
     server.delete("/docs?restype=share", "").await.expect(202);
@@ -101,7 +101,7 @@ async fn a_permission_that_is_too_long_for_a_header_is_set_by_its_key() {
 }
 
 #[tokio::test]
-async fn a_permission_is_also_taken_and_given_as_bytes() {
+async fn permission_can_be_sent_and_returned_as_bytes() {
     let server = start().await;
     let place = "/docs?restype=share&comp=filepermission";
     let (sddl, bytes) = (
@@ -124,7 +124,7 @@ async fn a_permission_is_also_taken_and_given_as_bytes() {
     server.get(place, &headers).await.refused(400, "InvalidHeaderValue");
 }
 
-/// Sets for how many days deleted shares are kept.
+/// Sets the number of days for which deleted shares are retained.
 pub(crate) async fn keep_deleted(server: &crate::support::Server, days: u16) {
     let body = format!(
         "<StorageServiceProperties><ShareDeleteRetentionPolicy><Enabled>true</Enabled><Days>{days}</Days>\
@@ -138,14 +138,14 @@ pub(crate) fn deleted_version(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_deleted_share_can_be_restored_with_all_that_was_in_it_for_a_while() {
+async fn deleted_share_can_be_restored_with_its_files_during_retention() {
     let server = start().await;
     keep_deleted(&server, 7).await;
     make_file(&server, "f", 10).await;
     let taken = server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
     let id = taken.header("x-ms-snapshot").unwrap();
     server.delete("/docs?restype=share", "x-ms-delete-snapshots: include").await.expect(202);
-    // A moment later, less than seven days remain.
+    // Any later, fewer than seven days remain.
     server.advance(0);
     assert!(!server.get("/?comp=list", "").await.expect(200).text().contains("docs"));
     let listed = server.get("/?comp=list&include=deleted,snapshots", "").await.expect(200);
@@ -186,7 +186,7 @@ async fn a_deleted_share_can_be_restored_with_all_that_was_in_it_for_a_while() {
 }
 
 #[tokio::test]
-async fn conditions_are_judged_on_every_change_of_a_share() {
+async fn every_change_of_a_share_checks_conditional_headers() {
     let server = start().await;
     let etag = server.get("/docs?restype=share", "").await.expect(200).etag().to_owned();
     let stale = "if-match: \"0x1\"".to_owned();

@@ -1,4 +1,4 @@
-//! Share snapshots: what they show, and what becomes of them.
+//! Share snapshots: their content, deletion and sweeping.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use lazuli_testing::ACCOUNT;
 
 use crate::support::{Server, make_directory, make_file, start, write};
 
-/// Takes a snapshot of `docs`, and gives its id.
+/// Takes a snapshot of `docs` and returns its id.
 async fn take(server: &Server) -> String {
     let taken = server.put("/docs?restype=share&comp=snapshot", "", "").await.expect(201);
     taken.header("x-ms-snapshot").unwrap().to_owned()
@@ -40,28 +40,28 @@ async fn names_at(server: &Server, path: &str, id: &str, limit: usize) -> Vec<St
     }
 }
 
-/// Renames a file, or a directory if `kind` says so.
+/// Renames a file, or a directory if `kind` names one.
 async fn rename(server: &Server, from: &str, to: &str, kind: &str) {
     let source = format!("http://{}/{ACCOUNT}/docs/{from}", server.address);
     let headers = format!("x-ms-file-rename-source: {source}\nx-ms-file-rename-replace-if-exists: true");
     server.put(&format!("/docs/{to}?{kind}comp=rename"), &headers, "").await.expect(200);
 }
 
-/// The space of the one share that has snapshots, as their rows say.
+/// Returns the space of the only share with snapshots, from their rows.
 async fn space(server: &Server) -> SpaceId {
     let (_, key) = snapshot_rows(server).await.pop().unwrap();
     let space = key.strip_prefix(b"snapshot/").unwrap().first_chunk().unwrap();
     SpaceId(u64::from_be_bytes(*space))
 }
 
-/// How many rows a share keeps for its snapshots.
+/// Counts the rows that a share keeps for its snapshots.
 async fn kept_rows(server: &Server, space: SpaceId) -> usize {
     let from = (Bytes::new(), Bytes::new());
     let page = server.store.scan_space(space, from, None, Which::All, 8192).await.unwrap();
     page.rows.iter().filter(|(partition, row)| partition[0] == b'd' && row.key[0] == b'o').count()
 }
 
-/// Partitions and keys of the rows of snapshots, of all shares.
+/// Returns the partitions and keys of all snapshot rows of all shares.
 async fn snapshot_rows(server: &Server) -> Vec<(Bytes, Bytes)> {
     let from = (Bytes::new(), Bytes::new());
     let page = server.store.scan_space(SpaceId::ROOT, from, None, Which::All, 8192).await.unwrap();
@@ -69,12 +69,12 @@ async fn snapshot_rows(server: &Server) -> Vec<(Bytes, Bytes)> {
     rows.filter(|(_, key)| key.starts_with(b"snapshot/")).collect()
 }
 
-/// Files that a snapshot shows, of ten bytes that begin with their name.
+/// Files in the snapshot. Each has ten bytes that begin with its name.
 const FILES: [&str; 9] =
     ["changed", "deleted", "recreated", "same", "resized", "renamed", "moved", "replacing", "replaced"];
 
 #[tokio::test]
-async fn a_tree_that_is_changed_in_every_way_reads_in_the_snapshot_as_it_was() {
+async fn snapshot_is_unaffected_by_every_kind_of_later_change() {
     let server = start().await;
     make_directory(&server, "dir").await;
     make_directory(&server, "dir/sub").await;
@@ -164,7 +164,7 @@ async fn a_tree_that_is_changed_in_every_way_reads_in_the_snapshot_as_it_was() {
             assert_eq!(found.header(name), Some("before"), "{target}");
         }
     }
-    // And the share itself is as it was left.
+    // The share itself has the latest state.
     assert_eq!(&read("/docs/dir/changed").await.expect(200).body[..5], b"AFTER");
     read("/docs/dir/deleted").await.refused(404, "ResourceNotFound");
     let server = server.restart().await;
@@ -172,7 +172,7 @@ async fn a_tree_that_is_changed_in_every_way_reads_in_the_snapshot_as_it_was() {
 }
 
 #[tokio::test]
-async fn each_of_several_snapshots_shows_its_own_moment_until_it_is_deleted_and_its_rows_are_swept() {
+async fn deleted_snapshots_are_swept_without_changing_the_others() {
     let server = start().await;
     let mut ids = vec![];
     for round in 0..5u8 {
@@ -211,14 +211,14 @@ async fn each_of_several_snapshots_shows_its_own_moment_until_it_is_deleted_and_
 }
 
 #[tokio::test]
-async fn what_is_kept_in_vain_is_swept_when_time_has_passed() {
+async fn rows_kept_without_a_snapshot_are_swept_after_a_delay() {
     let server = start().await;
     make_file(&server, "f", 1).await;
     let id = take(&server).await;
     let space = space(&server).await;
     server.delete(&format!("/docs?restype=share&sharesnapshot={id}"), "").await.expect(202);
     server.service.sweep(Pace::FULL).await.unwrap();
-    // The writer cannot know that there is no snapshot any more.
+    // The writer cannot know that the snapshot is gone, so it keeps a row for it.
     write(&server, "f", 0, b"x").await;
     assert_eq!(kept_rows(&server, space).await, 1);
     assert!(!server.service.sweep_due());
@@ -229,7 +229,7 @@ async fn what_is_kept_in_vain_is_swept_when_time_has_passed() {
 }
 
 #[tokio::test]
-async fn a_snapshot_keeps_the_share_as_it_was_and_has_its_own_tag_only_if_metadata_is_sent() {
+async fn snapshot_with_new_metadata_has_its_own_etag() {
     let server = start().await;
     server.put("/docs?restype=share&comp=metadata", "x-ms-meta-a: before", "").await.expect(200);
     let share = server.get("/docs?restype=share", "").await.expect(200);
@@ -255,7 +255,7 @@ async fn a_snapshot_keeps_the_share_as_it_was_and_has_its_own_tag_only_if_metada
 }
 
 #[tokio::test]
-async fn a_snapshot_is_listed_after_its_share_in_pages_and_only_if_asked_for() {
+async fn snapshots_are_listed_after_their_share_only_on_request() {
     let server = start().await;
     let ids = [take(&server).await, take(&server).await];
     server.put("/other?restype=share", "", "").await.expect(201);
@@ -287,7 +287,7 @@ async fn a_snapshot_is_listed_after_its_share_in_pages_and_only_if_asked_for() {
 }
 
 #[tokio::test]
-async fn a_snapshot_cannot_be_written_and_one_that_is_not_there_is_not_found() {
+async fn snapshot_writes_are_refused_and_missing_snapshots_not_found() {
     let server = start().await;
     make_file(&server, "f", 4).await;
     make_directory(&server, "d").await;
@@ -309,7 +309,7 @@ async fn a_snapshot_cannot_be_written_and_one_that_is_not_there_is_not_found() {
         let reply = server.call(method, &format!("{target}sharesnapshot={id}"), headers, "").await;
         reply.refused(400, "InvalidQueryParameterValue");
     }
-    // Snapshot Share ignores the parameter.
+    // Snapshot Share ignores `sharesnapshot`.
     server.put(&format!("/docs?restype=share&comp=snapshot&sharesnapshot={id}"), "", "").await.expect(201);
     let unknown = "2026-01-01T00:00:00.0000000Z";
     for target in [
@@ -331,7 +331,7 @@ async fn a_snapshot_cannot_be_written_and_one_that_is_not_there_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_share_is_deleted_with_its_snapshots_only_if_the_request_says_so() {
+async fn share_with_snapshots_is_deleted_only_on_explicit_request() {
     let server = start().await;
     let id = take(&server).await;
     let delete = |headers: &'static str| server.delete("/docs?restype=share", headers);
@@ -348,7 +348,7 @@ async fn a_share_is_deleted_with_its_snapshots_only_if_the_request_says_so() {
     delete("x-ms-delete-snapshots: include-leased").await.expect(202);
     server.get("/docs?restype=share", "").await.refused(404, "ShareNotFound");
 
-    // A share of that name has no snapshots, and what the old one left behind is swept.
+    // A new share of that name has no snapshots, and the old share's rows are swept.
     server.put("/docs?restype=share", "", "").await.expect(201);
     server.get(&snapshot, "").await.refused(404, "ShareNotFound");
     assert_eq!(server.service.sweep(Pace::FULL).await.unwrap().spaces, 1);
@@ -373,11 +373,10 @@ async fn a_share_has_at_most_two_hundred_snapshots() {
     server.put("/none?restype=share&comp=snapshot", "", "").await.refused(404, "ShareNotFound");
 }
 
-/// Writers number their writes: each writes a file in one directory and then one in another, and knows when
-/// they were acknowledged. A snapshot taken afterwards has both. If it has the second write, it has the first
-/// one, too.
+// Each writer writes the same number to a file in one directory, then to a file in another. A snapshot taken
+// after the acknowledgment has both. A snapshot with the second write also has the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writes_that_race_with_a_snapshot_are_before_it_or_after_it() {
+async fn concurrent_snapshot_preserves_the_order_of_writes() {
     const WRITERS: usize = 4;
     const SNAPSHOTS: usize = 12;
     let server = Arc::new(start().await);
@@ -428,12 +427,12 @@ async fn writes_that_race_with_a_snapshot_are_before_it_or_after_it() {
             rounds = rounds.max(second);
         }
     }
-    assert!(rounds > 0, "nobody wrote while snapshots were taken");
+    assert!(rounds > 0, "no write happened while snapshots were taken");
 }
 
-/// Files and a directory go to and fro between directories: in every snapshot each is in one place.
+// Files and a directory move back and forth between directories. In every snapshot each is in one place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn moves_that_race_with_a_snapshot_are_before_it_or_after_it() {
+async fn concurrent_snapshot_shows_each_moved_node_once() {
     const MOVERS: usize = 3;
     const SNAPSHOTS: usize = 12;
     let server = Arc::new(start().await);
@@ -487,7 +486,7 @@ async fn moves_that_race_with_a_snapshot_are_before_it_or_after_it() {
 }
 
 #[tokio::test]
-async fn snapshots_that_are_taken_at_once_are_all_taken() {
+async fn concurrent_snapshots_all_succeed() {
     let server = start().await;
     make_file(&server, "f", 1).await;
     let ids = futures_util::future::join_all((0..12).map(|_| take(&server))).await;
@@ -498,10 +497,10 @@ async fn snapshots_that_are_taken_at_once_are_all_taken() {
     }
 }
 
-/// A crash between the row of a snapshot and its completion leaves a row that does not count: made here by
-/// hand, from the row of a snapshot that was taken.
+// A crash between writing a snapshot's row and completing it leaves a pending row. The test makes one from the
+// row of a completed snapshot.
 #[tokio::test]
-async fn a_snapshot_that_a_crash_broke_off_is_not_there_and_its_row_is_removed() {
+async fn snapshot_interrupted_by_a_crash_is_hidden_and_removed() {
     for by_sweep in [true, false] {
         let server = start().await;
         make_file(&server, "f", 1).await;
@@ -510,7 +509,7 @@ async fn a_snapshot_that_a_crash_broke_off_is_not_there_and_its_row_is_removed()
         let page = server.store.scan_space(SpaceId::ROOT, from, None, Which::All, 8192).await.unwrap();
         let (partition, row) =
             page.rows.into_iter().find(|(_, row)| row.key.starts_with(b"snapshot/")).unwrap();
-        // The record's last byte says whether it counts.
+        // The record's last byte is 1 if the snapshot is complete.
         let mut value = row.value.to_vec();
         assert_eq!(value.pop(), Some(1));
         value.push(0);
@@ -536,10 +535,9 @@ async fn a_snapshot_that_a_crash_broke_off_is_not_there_and_its_row_is_removed()
     }
 }
 
-/// A name of which more was kept than is read at once, made by hand: many snapshots were deleted and nothing
-/// swept yet.
+// One name has more kept rows than one read returns, as after the deletion of many snapshots before a sweep.
 #[tokio::test]
-async fn a_snapshot_is_listed_whatever_was_kept_since() {
+async fn listing_a_snapshot_skips_many_newer_kept_rows() {
     const KEPT: u64 = 1200;
     let server = start().await;
     for name in ["a", "f", "f2", "z"] {
@@ -565,7 +563,7 @@ async fn a_snapshot_is_listed_whatever_was_kept_since() {
     assert_eq!(names_at(&server, "", &id, 2).await, ["a", "f", "f2", "z"]);
 }
 
-/// Commits to the store, past the service.
+/// Commits directly to the store.
 async fn commit(server: &Server, partition: &Partition, mutations: Vec<Mutation>) {
     let header = server.store.space(partition.space).await.unwrap();
     let commit = Commit {
@@ -579,12 +577,12 @@ async fn commit(server: &Server, partition: &Partition, mutations: Vec<Mutation>
     server.store.commit(partition, commit).await.unwrap();
 }
 
-/// The files of a share: their names and first bytes.
+/// The first byte of each file of a share, by name.
 type Model = std::collections::BTreeMap<String, u8>;
 
-/// Random changes, snapshots, deletions of snapshots and sweeps, compared with a model.
+// Random changes, snapshots, deletions of snapshots and sweeps.
 #[tokio::test]
-async fn snapshots_agree_with_a_model_after_any_changes() {
+async fn random_snapshots_and_changes_match_a_model() {
     const NAMES: [&str; 8] = ["a", "b", "c", "d/a", "d/b", "d/c", "d/e/a", "d/e/b"];
     for seed in [1u64, 7, 42] {
         let server = start().await;
@@ -633,7 +631,7 @@ async fn snapshots_agree_with_a_model_after_any_changes() {
     }
 }
 
-/// All files of a snapshot.
+/// Reads all files of a snapshot.
 async fn seen(server: &Server, id: &str) -> Model {
     let mut seen = Model::new();
     for directory in ["", "d", "d/e"] {

@@ -1,4 +1,4 @@
-//! A file service to be tested, and what most tests need.
+//! A file service under test, with helpers.
 
 use lazuli_copy::CopySources;
 use lazuli_file::FileService;
@@ -8,7 +8,7 @@ use lazuli_testing::TestServer;
 
 pub(crate) type Server = TestServer<FileService>;
 
-/// A server with a share `docs`.
+/// Starts a server with a share `docs`.
 pub(crate) async fn start() -> Server {
     let make = |parts: lazuli_testing::Parts| {
         let sources = CopySources {
@@ -24,12 +24,11 @@ pub(crate) async fn start() -> Server {
     server
 }
 
-/// Makes a directory.
 pub(crate) async fn make_directory(server: &Server, path: &str) {
     server.put(&format!("/docs/{path}?restype=directory"), "", "").await.expect(201);
 }
 
-/// Makes a file of `length` bytes.
+/// Creates a file of `length` bytes.
 pub(crate) async fn make_file(server: &Server, path: &str, length: u64) {
     let headers = format!("x-ms-type: file\nx-ms-content-length: {length}");
     server.put(&format!("/docs/{path}"), &headers, "").await.expect(201);
@@ -41,7 +40,7 @@ pub(crate) async fn write(server: &Server, path: &str, offset: usize, bytes: &[u
     server.put(&format!("/docs/{path}?comp=range"), &range, bytes.to_vec()).await.expect(201);
 }
 
-/// The names in a directory, files and directories, in order.
+/// Returns the names of the files and directories in a directory, in order.
 pub(crate) async fn names(server: &Server, path: &str) -> Vec<String> {
     let listed = server.get(&format!("/docs/{path}?restype=directory&comp=list"), "").await.expect(200);
     let text = listed.text().to_owned();

@@ -31,7 +31,7 @@ async fn an_open_waits_for_a_request_that_it_conflicts_with_and_others_do_not() 
 }
 
 #[tokio::test]
-async fn nothing_is_opened_below_a_directory_that_is_being_moved() {
+async fn open_below_a_moving_directory_is_refused() {
     let table = table();
     let open = table.open(FILE, request(R, ALL)).await.unwrap().id;
     let mut moves = table.admission(PATIENCE);
@@ -58,8 +58,8 @@ async fn a_directory_is_moved_once_cached_handles_below_it_are_closed() {
     let files = [7, 8].map(|node| FileKey { node: NodeId(node), ..FILE });
     let mut cached = vec![];
     for (key, file) in (1..).zip(files) {
-        let (request, heard) = leasing(key, Caching::RH);
-        cached.push((table.open(file, request).await.unwrap().id, heard));
+        let (request, received) = leasing(key, Caching::RH);
+        cached.push((table.open(file, request).await.unwrap().id, received));
     }
     // What a snapshot shows is not moved.
     let shown = FileKey { node: NodeId(9), epoch: Some(1), ..FILE };
@@ -68,13 +68,13 @@ async fn a_directory_is_moved_once_cached_handles_below_it_are_closed() {
     let in_use = table.open(in_use, request(R, ALL)).await.unwrap().id;
     let mut moves = table.admission(PATIENCE);
     assert_eq!(code(moves.admit_move(FILE.space, "d", None)), Some(ErrorCode::SharingViolation));
-    assert!(cached.iter_mut().all(|(_, heard)| heard.try_recv().is_err()), "it would not help");
+    assert!(cached.iter_mut().all(|(_, received)| received.try_recv().is_err()), "it would not help");
     table.close(in_use);
     let mut moves = table.admission(PATIENCE);
     assert_eq!(code(moves.admit_move(FILE.space, "d", None)), Some(ErrorCode::ClientCacheFlushDelay));
-    for (id, heard) in &mut cached {
-        let told = heard.try_recv().unwrap();
-        assert_eq!((told.file, told.to), (id.file, Caching::R));
+    for (id, received) in &mut cached {
+        let notice = received.try_recv().unwrap();
+        assert_eq!((notice.file, notice.to), (id.file, Caching::R));
     }
     let mut answered = 0;
     let moved = async {
@@ -99,12 +99,12 @@ async fn a_directory_is_moved_once_cached_handles_below_it_are_closed() {
 #[tokio::test]
 async fn a_directory_is_not_moved_if_a_handle_below_it_is_kept_open() {
     let table = table();
-    let (request, mut heard) = leasing(1, Caching::RH);
+    let (request, mut received) = leasing(1, Caching::RH);
     table.open(FILE, request).await.unwrap();
     let mut moves = table.admission(PATIENCE);
     assert_eq!(code(moves.admit_move(FILE.space, "d", None)), Some(ErrorCode::ClientCacheFlushDelay));
-    let told = heard.try_recv().unwrap();
-    table.acknowledge(FILE, told.key, told.to).unwrap();
+    let notice = received.try_recv().unwrap();
+    table.acknowledge(FILE, notice.key, notice.to).unwrap();
     assert_eq!(code(moves.admit_move(FILE.space, "d", None)), Some(ErrorCode::SharingViolation));
 }
 
@@ -115,7 +115,7 @@ async fn served() -> (lazuli_testing::TestServer<FileService>, Opened, Unbounded
     server.put("/docs?restype=share", "", "").await.expect(201);
     server.put("/docs/f", "x-ms-type: file\nx-ms-content-length: 1\nx-ms-meta-is: old", "").await.expect(201);
     let account = server.accounts.get(lazuli_testing::ACCOUNT).await.unwrap().unwrap();
-    let (request, heard) = leasing(1, Caching::RWH);
+    let (request, received) = leasing(1, Caching::RWH);
     let request = CreateRequest {
         path: "f".into(),
         disposition: Disposition::Open,
@@ -132,22 +132,22 @@ async fn served() -> (lazuli_testing::TestServer<FileService>, Opened, Unbounded
     let name = crate::tree::names::path("f", true).unwrap().pop().unwrap();
     let spot =
         Spot { space: opened.id.file.space, parent: NodeId::ROOT, name, patience: PATIENCE, quota: u64::MAX };
-    (server, opened, heard, spot)
+    (server, opened, received, spot)
 }
 
 #[tokio::test]
-async fn a_request_reads_what_a_client_writes_back_before_it_answers() {
-    let (server, opened, mut heard, spot) = served().await;
+async fn request_reads_data_written_back_before_the_acknowledgment() {
+    let (server, opened, mut received, spot) = served().await;
     let service = &server.service;
     let flush = async {
-        let told = heard.recv().await.unwrap();
+        let notice = received.recv().await.unwrap();
         let written = service.change_row(&spot, |_, old| {
             let mut node = old.unwrap();
             node.metadata = lazuli_protocol::Metadata::default();
             Ok(Some(node))
         });
         written.await.unwrap();
-        service.opens().acknowledge(opened.id.file, told.key, told.to).unwrap();
+        service.opens().acknowledge(opened.id.file, notice.key, notice.to).unwrap();
     };
     let (reply, ()) = tokio::join!(server.get("/docs/f?comp=metadata", ""), flush);
     assert_eq!(reply.expect(200).header("x-ms-meta-is"), None);
@@ -155,7 +155,7 @@ async fn a_request_reads_what_a_client_writes_back_before_it_answers() {
 
 #[tokio::test]
 async fn a_dropped_request_keeps_its_grant_until_its_commit_is_decided() {
-    let (server, opened, _heard, spot) = served().await;
+    let (server, opened, _received, spot) = served().await;
     let service = &server.service;
     service.close_open(opened.id).await.unwrap();
     let file = opened.id.file;
@@ -184,13 +184,13 @@ async fn a_dropped_request_keeps_its_grant_until_its_commit_is_decided() {
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: an operation that holds [Directory] waits for File")]
 async fn a_flush_does_not_wait_for_a_file_with_a_lock_on_its_directory() {
-    let (server, opened, _heard, spot) = served().await;
+    let (server, opened, _received, spot) = served().await;
     let _directory = server.service.directory_locks.shared(&spot.partition()).await;
     let _file = server.service.lock_file(opened.id.file).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn concurrent_opens_and_requests_leave_nothing_behind_and_respect_share_modes() {
+async fn concurrent_opens_and_requests_respect_share_modes_and_leave_no_state() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     let table = OpenTable::new(Duration::from_secs(20));
     // The number of opens that deny writing, and of writers over REST.
@@ -218,7 +218,7 @@ async fn concurrent_opens_and_requests_leave_nothing_behind_and_respect_share_mo
                     continue;
                 }
                 let denies = round % 2 == 0;
-                let (mut request, mut heard) = leasing(task * 1000 + round, Caching::RWH);
+                let (mut request, mut received) = leasing(task * 1000 + round, Caching::RWH);
                 if denies {
                     request.mode = ShareMode { access: R, share: R };
                 }
@@ -234,9 +234,9 @@ async fn concurrent_opens_and_requests_leave_nothing_behind_and_respect_share_mo
                     assert_eq!(writing.load(SeqCst), 0);
                     table.unlock(opened.id, range).unwrap();
                 }
-                while let Ok(told) = heard.try_recv() {
-                    if told.acknowledge {
-                        table.acknowledge(FILE, told.key, told.to).unwrap();
+                while let Ok(notice) = received.try_recv() {
+                    if notice.acknowledge {
+                        table.acknowledge(FILE, notice.key, notice.to).unwrap();
                     }
                 }
                 if denies {

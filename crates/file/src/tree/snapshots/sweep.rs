@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_needed_while_a_snapshot_shows_an_epoch_of_its_life() {
+    fn kept_row_is_needed_while_a_snapshot_lies_in_its_epochs() {
         let epochs = |shown: &[u64]| Epochs { shown: shown.to_vec(), current: 9 };
         for (shown, written, last, needed) in [
             (&[][..], 1, 3, false),

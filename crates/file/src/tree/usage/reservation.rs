@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_counts_at_once_and_what_is_freed_once_it_is_committed() {
+    fn reserved_bytes_count_at_once_and_freed_bytes_after_commit() {
         let usage = usage(100, 0);
         let ask = |reservation: &mut QuotaReservation, grown| reservation.reserve(grown, Some(1000), Some(7));
         let total = || usage.sums().total();

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entries_that_were_not_used_for_the_longest_time_are_evicted() {
+    fn least_recently_used_entries_are_evicted() {
         let mut table = UsageTable::new(4);
         for space in [1, 2, 3, 4, 1, 5, 6] {
             table.entry(SpaceId(space));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_are_held_or_have_promised_bytes_stay_and_those_with_slices_go_last() {
+    fn eviction_spares_held_and_reserved_entries_and_takes_slices_last() {
         let mut table = UsageTable::new(4);
         let held = table.entry(SpaceId(1));
         table.entry(SpaceId(2)).sums().buffered = 1;

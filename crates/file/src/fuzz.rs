@@ -15,7 +15,7 @@ pub fn rename_source(data: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    /// Pieces in any order, and whole.
+    // Sources made of random pieces of URLs.
     #[test]
     fn rename_source_parser_never_panics() {
         let pieces =

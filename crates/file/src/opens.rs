@@ -47,7 +47,7 @@ pub use opening::Removal;
 pub(crate) use state::FileState;
 pub use types::{
     AcknowledgeRefusal, AttributeOpen, Break, CacheKey, CacheRequest, Client, Closed, Handle, OpenId,
-    OpenRefusal, OpenRequest, Opened, Place, RangeRefusal,
+    OpenLocation, OpenRefusal, OpenRequest, Opened, RangeRefusal,
 };
 
 pub use crate::tree::spot::FileKey;
@@ -217,7 +217,7 @@ impl OpenTable {
     }
 
     /// Records that a client has moved a file that it has open.
-    pub(crate) fn moved(&self, file: FileKey, to: Place, name: &str) {
+    pub(crate) fn moved(&self, file: FileKey, to: OpenLocation, name: &str) {
         let version = self.number();
         self.with(file, |state| state.moved(to, name, version));
     }
@@ -230,7 +230,7 @@ impl OpenTable {
     }
 
     /// Returns where an open file is.
-    pub fn place(&self, id: OpenId) -> Option<Place> {
+    pub fn place(&self, id: OpenId) -> Option<OpenLocation> {
         self.with_open(id, |state| state.place.clone()).ok()
     }
 

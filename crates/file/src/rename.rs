@@ -24,7 +24,7 @@ use crate::opens::{Admission, PATIENCE};
 use crate::tree::change::{Entry, entry};
 use crate::tree::children::{self, At};
 use crate::tree::keys;
-use crate::tree::move_record::{Move, Place, Work};
+use crate::tree::move_record::{DirectoryEntryName, IntentWork, Move};
 use crate::tree::moves::{IntentOutcome, MAX_ATTEMPTS};
 use crate::tree::names::Name;
 use crate::tree::record::{Node, NodeId};
@@ -201,9 +201,9 @@ impl FileService {
         let new = rename.admit(admission, &old, replaced.as_ref(), |rename| {
             rename.renamed_node(&old, replaced.as_ref(), &to.name, stamp, now)
         })?;
-        let place = |spot: &Spot| Place { parent: spot.parent, name: spot.name.folded.to_vec() };
+        let place = |spot: &Spot| DirectoryEntryName { parent: spot.parent, name: spot.name.folded.to_vec() };
         let record = |node: &Node| node.encode().map(Vec::from);
-        let work = Work::Move(Move {
+        let work = IntentWork::Move(Move {
             source: place(from),
             target: place(to),
             before: record(&old)?,

@@ -34,7 +34,7 @@ pub fn request(data: &[u8]) {
         Some(SmbCommand::Read) => drop(io::ReadRequest::parse(data)),
         Some(SmbCommand::Write) => drop(io::WriteRequest::parse(&message)),
         Some(SmbCommand::Lock) => drop(lock::LockRequest::parse(data)),
-        Some(SmbCommand::OplockBreak) => drop(oplock::Acknowledgement::parse(data)),
+        Some(SmbCommand::OplockBreak) => drop(oplock::Acknowledgment::parse(data)),
         Some(SmbCommand::QueryDirectory) => {
             if let Ok(request) = directory::QueryDirectoryRequest::parse(data) {
                 let _ = Pattern::parse(&request.pattern).map(|pattern| pattern.matches("name.txt"));

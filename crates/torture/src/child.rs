@@ -30,7 +30,7 @@ const PARENT: &str = "LAZULI_TORTURE_PARENT";
 const SEPARATOR: &str = "\x1f";
 /// Maximum length of a line, in bytes.
 const MAX_LINE: u64 = 64 << 10;
-/// Maximum number of acknowledgements that wait for the parent; then the child waits.
+/// Maximum number of acknowledgments that wait for the parent; then the child waits.
 const MAX_UNREAD: usize = 1 << 16;
 /// Bytes of the child's output that are kept for messages.
 const MAX_OUTPUT: u64 = 64 << 10;
@@ -56,7 +56,7 @@ pub struct Ack {
     pub detail: String,
 }
 
-/// Why there is no acknowledgement.
+/// Why there is no acknowledgment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckError {
     /// None came in time; the child may still run.
@@ -68,7 +68,7 @@ pub enum AckError {
 /// A child that has ended.
 #[derive(Debug)]
 pub struct FinishedChild {
-    /// All acknowledgements, in order.
+    /// All acknowledgments, in order.
     pub acks: Vec<Ack>,
     /// The exit status.
     pub status: ExitStatus,
@@ -124,12 +124,12 @@ impl Child {
         send(&self.socket, line)
     }
 
-    /// Returns all acknowledgements read so far.
+    /// Returns all acknowledgments read so far.
     pub fn acks(&self) -> &[Ack] {
         &self.acks
     }
 
-    /// Waits for the next acknowledgement.
+    /// Waits for the next acknowledgment.
     pub fn next_ack(&mut self, timeout: Duration) -> Result<Ack, AckError> {
         let ack = self.received.recv_timeout(timeout).map_err(|error| match error {
             RecvTimeoutError::Timeout => AckError::TimedOut,
@@ -139,7 +139,7 @@ impl Child {
         Ok(ack)
     }
 
-    /// Waits until `count` acknowledgements were read in total.
+    /// Waits until `count` acknowledgments were read in total.
     pub fn wait_acks(&mut self, count: usize, timeout: Duration) -> Result<(), AckError> {
         let deadline = Instant::now() + timeout;
         while self.acks.len() < count {
@@ -151,13 +151,13 @@ impl Child {
     /// Waits up to `timeout` for the child to end. Then kills it, which the status shows.
     pub fn finish(mut self, timeout: Duration) -> io::Result<FinishedChild> {
         let deadline = Instant::now() + timeout;
-        // Keep reading, else a child with many acknowledgements would wait for its parent.
+        // Keep reading, else a child with many acknowledgments would wait for its parent.
         while self.next_ack(deadline.saturating_duration_since(Instant::now())).is_ok() {}
         wait(&self.pidfd, deadline)?;
         self.kill()
     }
 
-    /// Kills the child with `SIGKILL` and reads its remaining acknowledgements.
+    /// Kills the child with `SIGKILL` and reads its remaining acknowledgments.
     pub fn kill(mut self) -> io::Result<FinishedChild> {
         let status = self.reap()?;
         let deadline = Instant::now() + KILL_TIMEOUT;
@@ -207,7 +207,7 @@ fn wait(pidfd: &OwnedFd, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// Forwards acknowledgements until the child's socket is closed. Ignores incomplete lines.
+/// Forwards acknowledgments until the child's socket is closed. Ignores incomplete lines.
 fn receive_acks(mut reader: BufReader<UnixStream>, send_line: &SyncSender<Ack>) {
     while let Ok(Some(line)) = receive(&mut reader) {
         let Some((number, detail)) =

@@ -16,7 +16,7 @@ use lazuli_concurrency::{FileAccess, Pace, ShareMode};
 use lazuli_content::sweep::{ContentReader, ContentSweeper};
 use lazuli_extents::{Extents, LocalExtents};
 use lazuli_file::handles::{CreateRequest, Disposition, Failure, Kind, Tree};
-use lazuli_file::opens::{AttributeOpen, CacheRequest, Client, OpenId, OpenRequest, Place};
+use lazuli_file::opens::{AttributeOpen, CacheRequest, Client, OpenId, OpenLocation, OpenRequest};
 use lazuli_file::{FileRows, FileService};
 use lazuli_protocol::operation::Operation;
 use lazuli_store::Store;
@@ -186,7 +186,7 @@ impl Files {
             delete_on_close: false,
             cache: CacheRequest::None,
             client: Client { session: 1, ip: [127, 0, 0, 1].into(), name: "torture".into() },
-            place: Place::default(),
+            place: OpenLocation::default(),
             at: self.host.store.now(),
             breaks: None,
             waits: None,

@@ -3,12 +3,12 @@
 //! - [`LossyFs`] is a FUSE file system on a disk that forgets, tears, reports false success and fails on
 //!   demand. The
 //!   program under test uses ordinary system calls; the tester controls the faults.
-//! - [`child`] runs a worker in its own process, collects its acknowledgements, and kills it.
+//! - [`child`] runs a worker in its own process, collects its acknowledgments, and kills it.
 //! - [`cancel`] drops requests at their await points.
 //! - [`flips`] flips single bits of a data directory and verifies that each flip is reported or harmless.
 //! - [`Seed`] makes random tests repeatable, and prints itself when a test fails.
 //!
-//! All tests follow one scheme: run a workload, collect its acknowledgements, cut the power or kill the
+//! All tests follow one scheme: run a workload, collect its acknowledgments, cut the power or kill the
 //! process at some moment, restart, and verify that everything acknowledged is there and nothing is half
 //! done.
 

@@ -50,7 +50,7 @@ struct ReceivedMessage {
     receipt: String,
 }
 
-/// Sends acknowledgements of clients, which continue after the parent has recorded them.
+/// Sends acknowledgments of clients, which continue after the parent has recorded them.
 #[derive(Clone)]
 struct AckSender(mpsc::Sender<(usize, u64, oneshot::Sender<()>)>);
 

@@ -11,11 +11,11 @@ use crate::child::{AckError, Child, EntryPoint};
 use crate::workload::{Acknowledged, CLIENTS, COMMITTED, FAILED, REFUSED, VERIFIED, WRONG};
 use crate::{CutMode, Fault, FaultKind, LossyFs, PathFilter, Schedule, Seed, require};
 
-/// Time limit for a worker's verification and for its acknowledgements.
+/// Time limit for a worker's verification and for its acknowledgments.
 const ACK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Capacity of a disk that is not full.
 const LARGE_CAPACITY: u64 = 8 << 30;
-/// Minimum number of acknowledgements of a worker that lives long.
+/// Minimum number of acknowledgments of a worker that lives long.
 const MIN_ACKS_OF_LONG_LIFE: usize = 6;
 /// How often a worker on a lossy disk is checked for having ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -24,14 +24,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Round {
     /// The refusal, if the store refused writes.
     pub refused: Option<String>,
-    /// Number of acknowledgements in this round.
+    /// Number of acknowledgments in this round.
     pub acks: u64,
     /// Names of the engine's tasks that failed while commits continued.
     pub failed: Vec<String>,
 }
 
 /// Runs one worker on `dir`: waits until it has verified the directory, passes it to `meanwhile`, kills it,
-/// and records its acknowledgements. The error is the worker's output when it found something wrong.
+/// and records its acknowledgments. The error is the worker's output when it found something wrong.
 pub fn round(
     entry: EntryPoint<'_>,
     dir: &Path,
@@ -178,7 +178,7 @@ impl Troubles {
 /// that enough work is done on a slow machine, too.
 pub fn live(child: &mut Child, kill: usize, alive: Duration) {
     if kill % 2 == 1 {
-        // The first acknowledgement reports the verification.
+        // The first acknowledgment reports the verification.
         let _ = child.wait_acks(1 + MIN_ACKS_OF_LONG_LIFE, ACK_TIMEOUT);
     }
     std::thread::sleep(alive);

@@ -34,19 +34,19 @@ const OPEN: SpaceHeader = SpaceHeader { epoch: 0, open: true };
 /// The space of the clients' partitions.
 const SPACE: SpaceId = SpaceId(7);
 
-/// Acknowledgements of earlier workers.
+/// Acknowledgments of earlier workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledged {
     /// The last acknowledged count of each client.
     pub counts: [u64; CLIENTS],
     /// The highest acknowledged stamp.
     pub stamp: u64,
-    /// Number of acknowledgements.
+    /// Number of acknowledgments.
     pub total: u64,
 }
 
 impl Acknowledged {
-    /// Records a client's acknowledgement: `client count stamp`.
+    /// Records a client's acknowledgment: `client count stamp`.
     pub fn add(&mut self, detail: &str) {
         let mut fields = detail.split(' ').map(|field| field.parse::<u64>().expect("a number"));
         let mut next = || fields.next().expect("three numbers");
@@ -81,15 +81,15 @@ impl Acknowledged {
     }
 }
 
-/// Acknowledgement number: the worker has verified the directory and starts.
+/// Acknowledgment number: the worker has verified the directory and starts.
 pub const VERIFIED: u64 = 0;
-/// Acknowledgement number: the store has refused further writes.
+/// Acknowledgment number: the store has refused further writes.
 pub const REFUSED: u64 = 1;
-/// Acknowledgement number: a client's operation was committed.
+/// Acknowledgment number: a client's operation was committed.
 pub const COMMITTED: u64 = 2;
-/// Acknowledgement number: the worker found something wrong while it worked.
+/// Acknowledgment number: the worker found something wrong while it worked.
 pub const WRONG: u64 = 3;
-/// Acknowledgement number: a flush or a compaction has failed.
+/// Acknowledgment number: a flush or a compaction has failed.
 pub const FAILED: u64 = 4;
 
 /// Memtables so small that every round flushes and compacts, and short retry delays.

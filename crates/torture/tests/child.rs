@@ -1,4 +1,4 @@
-//! The process harness: a child's acknowledgements survive its death, and no child survives its parent.
+//! The process harness: a child's acknowledgments survive its death, and no child survives its parent.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -72,7 +72,7 @@ fn pidfd(pid: u32) -> OwnedFd {
 }
 
 #[test]
-fn all_acknowledgements_of_a_killed_child_are_received() {
+fn all_acknowledgments_of_a_killed_child_are_received() {
     for acks in [1, 10, 1000] {
         let mut child = Child::spawn(ENTRY, "counts for ever", &[]).unwrap();
         child.wait_acks(acks, TIMEOUT).unwrap();

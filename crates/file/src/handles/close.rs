@@ -11,7 +11,7 @@ use crate::lock_order::{Rank, Ranked};
 use crate::opens::write_buffer::FlushReason;
 use crate::opens::{OpenId, PATIENCE, Removal};
 use crate::tree::children::At;
-use crate::tree::move_record::{self, Delete, Work};
+use crate::tree::move_record::{self, Delete, IntentWork};
 use crate::tree::moves::{IntentOutcome, MAX_ATTEMPTS};
 use crate::tree::names::{self, Name};
 use crate::tree::record::Node;
@@ -114,9 +114,9 @@ impl FileService {
         let (FileKey { space, node, .. }, parent) = (removal.file, removal.place.parent);
         let mut found = found;
         for _ in 0..MAX_ATTEMPTS {
-            let place = move_record::Place { parent, name: name.folded.to_vec() };
+            let place = move_record::DirectoryEntryName { parent, name: name.folded.to_vec() };
             let delete = Delete { place, directory: node, before: found.encode()?.into() };
-            if self.run_intent(space, &Work::Delete(delete)).await? == IntentOutcome::Done {
+            if self.run_intent(space, &IntentWork::Delete(delete)).await? == IntentOutcome::Done {
                 return Ok(());
             }
             let now = self.child(space, parent, name, At::Now).await?;

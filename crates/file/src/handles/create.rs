@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::handles::info::describe;
 use crate::handles::share::Tree;
 use crate::handles::{Action, CreateRequest, Created, Disposition, Info, Kind};
-use crate::opens::{CacheRequest, OpenId, Opened, PATIENCE, Place};
+use crate::opens::{CacheRequest, OpenId, OpenLocation, Opened, PATIENCE};
 use crate::tree::attributes::{ARCHIVE, DIRECTORY, READ_ONLY, normal};
 use crate::tree::children::At;
 use crate::tree::names::{self, Name};
@@ -39,7 +39,7 @@ pub(super) const SETTABLE: u32 = 0x2_31a7;
 struct Lookup {
     path: Vec<Name>,
     at: At,
-    place: Place,
+    place: OpenLocation,
     found: Option<Node>,
 }
 
@@ -76,7 +76,7 @@ impl FileService {
         self.usages.note_quota(&share);
         let tree = &Tree { share: Arc::new(share), ..tree.clone() };
         for _ in 0..MAX_TRIES {
-            let lookup = self.look_up(tree, &path, at).await?;
+            let lookup = self.find_path(tree, &path, at).await?;
             let created = match &lookup.found {
                 Some(node) => self.open_existing(tree, &request, &lookup, node).await?,
                 None => self.open_new(tree, &request, &lookup).await?,
@@ -99,17 +99,17 @@ impl FileService {
             None => At::Now,
             Some(time) => At::Epoch(self.snapshot_epoch(tree, time).await?),
         };
-        match self.look_up(tree, &names::path(path, true)?, at).await {
+        match self.find_path(tree, &names::path(path, true)?, at).await {
             Err(Failure::PathNotFound) => Ok(None),
             lookup => Ok(lookup?.found.map(|node| node.properties.permission)),
         }
     }
 
-    async fn look_up(&self, tree: &Tree, path: &[Name], at: At) -> Result<Lookup, Failure> {
+    async fn find_path(&self, tree: &Tree, path: &[Name], at: At) -> Result<Lookup, Failure> {
         let space = tree.share.space;
         let Some((name, parents)) = path.split_last() else {
             let found = Some(self.root(&tree.share, at).await?);
-            return Ok(Lookup { path: vec![], at, place: Place::default(), found });
+            return Ok(Lookup { path: vec![], at, place: OpenLocation::default(), found });
         };
         let parents = self.follow(space, parents, at).await?.ok_or(Failure::PathNotFound)?;
         if parents.iter().any(|parent| !parent.is_directory()) {
@@ -121,11 +121,11 @@ impl FileService {
         let last = found.as_ref().map_or(&name.text, |found| &found.name);
         let names: Vec<_> =
             parents.iter().map(|parent| parent.name.as_str()).chain([last.as_str()]).collect();
-        let place = Place { parent, path: names.join("/") };
+        let place = OpenLocation { parent, path: names.join("/") };
         Ok(Lookup { path: path.to_vec(), at, place, found })
     }
 
-    /// Creates a file or directory. `None`: the name exists now.
+    /// Creates a file or directory. Returns `None` if the name exists now.
     async fn open_new(
         &self,
         tree: &Tree,
@@ -187,7 +187,7 @@ impl FileService {
         let node = match made.await {
             Ok(node) => node.ok_or(Failure::Failed)?,
             Err(refusal) if refusal.code() == ErrorCode::ResourceAlreadyExists => {
-                // The open is removed from the table. Look at the existing file instead.
+                // The open is removed from the table. Try the existing file instead.
                 return match request.disposition {
                     Disposition::Create => Err(Failure::Exists),
                     _ => Ok(None),
@@ -200,7 +200,7 @@ impl FileService {
         Ok(Some(Created { opened, action: Action::Created, info, opened_read_only: false }))
     }
 
-    /// Opens an existing file or directory. `None`: the name belongs to another file now.
+    /// Opens an existing file or directory. Returns `None` if the name belongs to another file now.
     async fn open_existing(
         &self,
         tree: &Tree,
@@ -221,7 +221,7 @@ impl FileService {
         let unfinished = UnfinishedOpen::new(self, opened.id);
         let version = self.opens.with(file, |state| state.version);
         // Only from now on the file can neither be deleted nor change its lease.
-        let Lookup { found, place, .. } = self.look_up(tree, &lookup.path, lookup.at).await?;
+        let Lookup { found, place, .. } = self.find_path(tree, &lookup.path, lookup.at).await?;
         let Some(now) = found.filter(|now| now.id == node.id) else { return Ok(None) };
         if asked.as_read_only(&now).is_some() != downgraded.is_some() {
             // It became read-only or writable since, so the client wants another access.

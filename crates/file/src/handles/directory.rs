@@ -14,7 +14,7 @@ use crate::tree::spot::FileKey;
 /// The position of an enumeration.
 #[derive(Clone, Debug, Default)]
 pub struct Position {
-    /// The folded name to go on with; empty at the beginning.
+    /// The next folded name; empty at the beginning.
     start: Vec<u8>,
     is_done: bool,
 }
@@ -27,7 +27,7 @@ impl Position {
 
     /// Begins after a name.
     pub fn after(name: &str) -> Self {
-        Self { start: behind(fold(name).into_bytes()), is_done: false }
+        Self { start: name_after(fold(name).into_bytes()), is_done: false }
     }
 }
 
@@ -61,7 +61,7 @@ impl FileService {
                     Info { path: path.clone(), parent: node, ..describe(state, stored) }
                 });
                 found.push(open.unwrap_or_else(|| Info::of(&child, node, &path)));
-                position.start = behind(name.to_vec());
+                position.start = name_after(name.to_vec());
             }
         }
         Ok(found)
@@ -69,7 +69,7 @@ impl FileService {
 }
 
 /// Returns the position right after a folded name. No name contains this character.
-fn behind(mut name: Vec<u8>) -> Vec<u8> {
+fn name_after(mut name: Vec<u8>) -> Vec<u8> {
     name.push(1);
     name
 }

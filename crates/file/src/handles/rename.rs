@@ -12,7 +12,7 @@ use lazuli_store::View;
 use crate::FileService;
 use crate::failure::Failure;
 use crate::opens::write_buffer::FlushReason;
-use crate::opens::{Admission, OpenId, PATIENCE, Place};
+use crate::opens::{Admission, OpenId, OpenLocation, PATIENCE};
 use crate::rename::Rename;
 use crate::tree::children::At;
 use crate::tree::names::{self, Name};
@@ -73,7 +73,7 @@ impl FileService {
         let path: Vec<_> = target.iter().map(|name| name.text.clone()).collect();
         let rename = Rename::of_open(id.file, is_directory, source, target.to_vec(), replace);
         let (node, parent) = self.run_rename(&rename, admission).await?;
-        self.opens.moved(id.file, Place { parent, path: path.join("/") }, &node.name);
+        self.opens.moved(id.file, OpenLocation { parent, path: path.join("/") }, &node.name);
         Ok(Ok(()))
     }
 }

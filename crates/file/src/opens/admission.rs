@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::lock_order::check_client_wait;
-use crate::opens::state::{Admitted, Denied, FileState, Step};
+use crate::opens::state::{Admitted, Denied, FileState, StateStep};
 use crate::opens::{Move, OpenTable, Wait};
 use crate::tree::names;
 use crate::tree::spot::FileKey;
@@ -162,8 +162,8 @@ impl Admission {
                 self.table.with(file, |state| Some((state.break_all_handles()?, state.subscribe())));
             match cleared {
                 None => return Err(ErrorCode::SharingViolation.into()),
-                Some((Step::Done(()), _)) => {}
-                Some((Step::Wait, changed)) => wait = Some(changed),
+                Some((StateStep::Done(()), _)) => {}
+                Some((StateStep::Wait, changed)) => wait = Some(changed),
             }
         }
         if wait.is_none() {

@@ -28,11 +28,11 @@ pub(super) struct Breaking {
 }
 
 impl Cache {
-    /// Reduces the cache: sends a break and waits for its acknowledgement if one is required.
+    /// Reduces the cache: sends a break and waits for its acknowledgment if one is required.
     pub(super) fn break_to(&mut self, file: FileKey, breaks: &mut u64, to: Caching) {
         let kind = self.key.kind();
         if let Some(breaking) = &mut self.breaking {
-            // Only one break is outstanding. The rest is requested after its acknowledgement.
+            // Only one break is outstanding. The rest is requested after its acknowledgment.
             breaking.last = breaking.last & to;
             return;
         }
@@ -53,13 +53,13 @@ impl Cache {
             *breaks += 1;
             self.breaking = Some(Breaking { number: *breaks, to, last });
         } else {
-            // No acknowledgement will come, or none is needed.
+            // No acknowledgment will come, or none is needed.
             self.state = last;
         }
     }
 
     /// Returns whether this is the last break that was sent, and still unacknowledged if it requires an
-    /// acknowledgement. Several breaks can share one epoch.
+    /// acknowledgment. Several breaks can share one epoch.
     pub(super) fn is_last_break(&self, sent: &Break) -> bool {
         let is_step = match &self.breaking {
             Some(breaking) => sent.acknowledge && (self.state, breaking.to) == (sent.from, sent.to),

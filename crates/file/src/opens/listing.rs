@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use lazuli_store::SpaceId;
 
 use crate::opens::OpenTable;
-use crate::opens::types::{Handle, OpenId, Place};
+use crate::opens::types::{Handle, OpenId, OpenLocation};
 use crate::tree::record::NodeId;
 use crate::tree::spot::FileKey;
 
@@ -14,7 +14,7 @@ impl OpenTable {
     pub(crate) fn dirty(
         &self,
         space: Option<SpaceId>,
-        picks: impl Fn(FileKey, &Place) -> bool,
+        picks: impl Fn(FileKey, &OpenLocation) -> bool,
     ) -> Vec<FileKey> {
         let mut found = vec![];
         if !self.is_empty() {
@@ -56,7 +56,7 @@ impl OpenTable {
         space: SpaceId,
         from: u64,
         limit: usize,
-        picks: impl Fn(FileKey, &Place) -> bool,
+        picks: impl Fn(FileKey, &OpenLocation) -> bool,
     ) -> Vec<Handle> {
         let mut found = BTreeMap::new();
         for shard in self.all_shards() {

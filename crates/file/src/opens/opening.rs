@@ -6,8 +6,8 @@ use lazuli_store::SpaceId;
 use tokio::time::timeout_at;
 
 use crate::lock_order::check_client_wait;
-use crate::opens::state::{FileState, Step};
-use crate::opens::types::{Closed, OpenId, OpenRefusal, OpenRequest, Opened, Place};
+use crate::opens::state::{FileState, StateStep};
+use crate::opens::types::{Closed, OpenId, OpenLocation, OpenRefusal, OpenRequest, Opened};
 use crate::opens::{OpenTable, Wait};
 use crate::tree::spot::FileKey;
 
@@ -23,7 +23,7 @@ pub struct Removal {
     /// The file.
     pub file: FileKey,
     /// The path and directory.
-    pub place: Place,
+    pub place: OpenLocation,
 }
 
 /// An open that is truncating its file, until this is dropped.
@@ -104,8 +104,8 @@ impl OpenTable {
                 return Ok(Err(wait));
             }
             Ok(match state.open(number, request, is_first)? {
-                Step::Wait => Err(state.subscribe()),
-                Step::Done((caching, epoch, breaking)) => {
+                StateStep::Wait => Err(state.subscribe()),
+                StateStep::Done((caching, epoch, breaking)) => {
                     Ok(Opened { id: OpenId { file, number }, caching, epoch, breaking })
                 }
             })
@@ -149,8 +149,8 @@ impl OpenTable {
     pub async fn break_handles(&self, id: OpenId) -> Result<(), Closed> {
         let attempt = || {
             self.with_open(id, |state| match state.break_handles(id.number) {
-                Step::Done(()) => Ok(()),
-                Step::Wait => Err((state.subscribe(), id.file)),
+                StateStep::Done(()) => Ok(()),
+                StateStep::Wait => Err((state.subscribe(), id.file)),
             })
         };
         // Go on even if a client has not acknowledged.

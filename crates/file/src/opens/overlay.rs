@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The bytes that segments stand for.
+    /// Returns the bytes of segments over the content below.
     fn read(segments: &[Segment], below: &[u8]) -> Vec<u8> {
         let mut bytes = vec![];
         for segment in segments {
@@ -207,7 +207,7 @@ mod tests {
         let entry = size_of::<u64>() + size_of::<Piece>();
         assert!(overlay.memory() >= 1000 * (entry + 16), "an entry of {entry} bytes, and an allocation");
         overlay.write(0, Bytes::from(vec![1; 2 * PIECES as usize]));
-        assert!(overlay.memory() < 3000, "they are gone");
+        assert!(overlay.memory() < 3000, "overwritten pieces are dropped");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use lazuli_concurrency::{ByteRange, LockKind, NotLocked};
 
 use crate::lock_order::check_client_wait;
-use crate::opens::state::{FileState, Step};
+use crate::opens::state::{FileState, StateStep};
 use crate::opens::types::{OpenId, RangeRefusal};
 use crate::opens::{OpenTable, Wait};
 
@@ -45,8 +45,8 @@ impl OpenTable {
                 return Err(RangeRefusal::TooMany);
             }
             match state.lock(id.number, range, kind)? {
-                Step::Done(()) => Ok(None),
-                Step::Wait => Ok(Some(state.subscribe())),
+                StateStep::Done(()) => Ok(None),
+                StateStep::Wait => Ok(Some(state.subscribe())),
             }
         })?
     }
@@ -57,7 +57,7 @@ impl OpenTable {
     }
 
     /// Takes back a lock as if it had not been acquired. Other locks on the same range stay.
-    pub fn take_back(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), NotLocked> {
-        self.with(id.file, |state| state.take_back(id.number, range, kind))
+    pub fn undo_lock(&self, id: OpenId, range: ByteRange, kind: LockKind) -> Result<(), NotLocked> {
+        self.with(id.file, |state| state.undo_lock(id.number, range, kind))
     }
 }

@@ -1,7 +1,7 @@
 //! Opens, caches, locks and pending deletion of one file, and the rules over them.
 //!
 //! The rules do no I/O and never wait. A rule that needs a client to act first sends a break and returns
-//! [`Step::Wait`]; the caller repeats it after the next change.
+//! [`StateStep::Wait`]; the caller repeats it after the next change.
 
 mod caching;
 mod requests;
@@ -14,7 +14,7 @@ use lazuli_concurrency::{
 use tokio::sync::watch;
 
 use crate::opens::cache::Cache;
-use crate::opens::types::{AttributeOpen, CacheKey, Client, OpenRefusal, OpenRequest, Place};
+use crate::opens::types::{AttributeOpen, CacheKey, Client, OpenLocation, OpenRefusal, OpenRequest};
 use crate::opens::write_buffer::WriteBuffer;
 use crate::tree::spot::FileKey;
 
@@ -28,7 +28,7 @@ pub(super) const MAX_LOCKS: usize = 100_000;
 
 /// Result of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step<T> {
+pub(super) enum StateStep<T> {
     Done(T),
     Wait,
 }
@@ -50,7 +50,7 @@ pub(super) struct Open {
 pub(crate) struct FileState {
     file: FileKey,
     /// The path and directory.
-    pub(crate) place: Place,
+    pub(crate) place: OpenLocation,
     /// An open has found the file at `place` or moved it there. From then on only a move changes it.
     is_place_confirmed: bool,
     /// Content and properties, if an SMB client has it open.
@@ -75,7 +75,7 @@ impl FileState {
         let (opens, caches, locks) = (BTreeMap::new(), vec![], RangeLocks::default());
         Self {
             file,
-            place: Place::default(),
+            place: OpenLocation::default(),
             is_place_confirmed: false,
             buffer: WriteBuffer::default(),
             version,
@@ -126,7 +126,7 @@ impl FileState {
         number: u64,
         request: &OpenRequest,
         is_first: bool,
-    ) -> Result<Step<(Caching, u16, bool)>, OpenRefusal> {
+    ) -> Result<StateStep<(Caching, u16, bool)>, OpenRefusal> {
         if self.is_delete_pending() {
             return Err(OpenRefusal::DeletePending);
         }
@@ -135,14 +135,14 @@ impl FileState {
         }
         // Requests over REST are short, so a conflicting open waits for their end.
         if self.granted.iter().any(|other| other.usage.conflicts(request.judged_mode())) {
-            return Ok(Step::Wait);
+            return Ok(StateStep::Wait);
         }
         let asked = request.cache.of(number);
         let own = asked.map(|(key, _)| key);
         let mode = request.judged_mode();
         match self.break_conflicting_handles(own, |open| !open.mode.is_compatible_with(mode)) {
-            Some(Step::Done(())) => {}
-            Some(Step::Wait) => return Ok(Step::Wait),
+            Some(StateStep::Done(())) => {}
+            Some(StateStep::Wait) => return Ok(StateStep::Wait),
             None => return Err(OpenRefusal::SharingViolation),
         }
         let attribute_open = if request.overwrites { AttributeOpen::No } else { request.attribute_open };
@@ -154,7 +154,7 @@ impl FileState {
             Some(cache.key) != own && cache.breaking.is_some() && !attribute_open.spares(cache.key.kind())
         };
         if waits || (!is_first && self.caches.iter().any(is_breaking)) {
-            return Ok(Step::Wait);
+            return Ok(StateStep::Wait);
         }
         let open = Open {
             mode: request.mode,
@@ -170,19 +170,19 @@ impl FileState {
             self.place = request.place.clone();
         }
         self.check();
-        Ok(Step::Done(granted.unwrap_or_default()))
+        Ok(StateStep::Done(granted.unwrap_or_default()))
     }
 
     /// Notes where an open has found the file. A place that is already confirmed wins: the file may have been
     /// moved since.
-    pub(crate) fn confirm_place(&mut self, place: &Place) {
+    pub(crate) fn confirm_place(&mut self, place: &OpenLocation) {
         if !std::mem::replace(&mut self.is_place_confirmed, true) {
             self.place = place.clone();
         }
     }
 
     /// Records a move by an open. Rows that were read before are stale.
-    pub(super) fn moved(&mut self, place: Place, name: &str, version: u64) {
+    pub(super) fn moved(&mut self, place: OpenLocation, name: &str, version: u64) {
         (self.place, self.is_place_confirmed, self.version) = (place, true, version);
         self.buffer.renamed(name);
     }
@@ -198,16 +198,16 @@ impl FileState {
         number: u64,
         range: ByteRange,
         kind: LockKind,
-    ) -> Result<Step<()>, LockConflict> {
+    ) -> Result<StateStep<()>, LockConflict> {
         if self.granted.iter().any(|request| request.usage.is_blocked_by_any_lock()) {
-            return Ok(Step::Wait);
+            return Ok(StateStep::Wait);
         }
         if self.locks.len() >= MAX_LOCKS {
             return Err(LockConflict);
         }
         self.locks.lock(number, range, kind)?;
         self.break_other_caches(number);
-        Ok(Step::Done(()))
+        Ok(StateStep::Done(()))
     }
 
     pub(super) fn unlock(&mut self, number: u64, range: ByteRange) -> Result<(), NotLocked> {
@@ -216,7 +216,7 @@ impl FileState {
         Ok(())
     }
 
-    pub(super) fn take_back(
+    pub(super) fn undo_lock(
         &mut self,
         number: u64,
         range: ByteRange,
@@ -260,7 +260,7 @@ impl FileState {
     }
 
     /// Closes an open. Returns where the file is if it has to be deleted now.
-    pub(super) fn close(&mut self, number: u64) -> Option<Place> {
+    pub(super) fn close(&mut self, number: u64) -> Option<OpenLocation> {
         let open = self.opens.remove(&number)?;
         self.locks.release(number);
         let is_shared = self.opens.values().any(|other| other.cache == open.cache);

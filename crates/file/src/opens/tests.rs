@@ -35,14 +35,14 @@ fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
         delete_on_close: false,
         cache: CacheRequest::None,
         client: Client { session: 1, ip: [127, 0, 0, 1].into(), name: "client".into() },
-        place: Place { parent: NodeId::ROOT, path: "d/f".into() },
+        place: OpenLocation { parent: NodeId::ROOT, path: "d/f".into() },
         at: Timestamp::from_unix_seconds(1),
         breaks: None,
         waits: None,
     }
 }
 
-/// An open for everything that shares everything and caches under a lease key of its own.
+/// Returns a request for all access that shares all access, with a lease of the given key.
 fn leasing(key: u128, state: Caching) -> (OpenRequest, UnboundedReceiver<Break>) {
     caching(CacheRequest::Lease { client: 1, key, state })
 }
@@ -56,7 +56,7 @@ fn lease(key: u128) -> CacheKey {
     CacheKey::Lease { client: 1, key }
 }
 
-/// Whether something is not done yet.
+/// Polls a future once and returns whether it is pending.
 async fn waits<F: Future>(future: &mut Pin<&mut F>) -> bool {
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
@@ -168,21 +168,21 @@ async fn locks_of_all_files_together_are_bounded() {
     assert_eq!((lock(second, 2).await, table.locks()), (Err(RangeRefusal::TooMany), 3));
     let range = ByteRange { offset: 2, length: 1 };
     let waited = table.lock_when_free(second, range, LockKind::Exclusive).await;
-    assert_eq!(waited, Err(RangeRefusal::TooMany), "it would not hear of another file");
+    assert_eq!(waited, Err(RangeRefusal::TooMany), "a release in another file does not wake the waiter");
     table.unlock(first, range).unwrap();
     lock(second, 2).await.unwrap();
-    table.take_back(second, range, LockKind::Exclusive).unwrap();
+    table.undo_lock(second, range, LockKind::Exclusive).unwrap();
     assert_eq!(table.locks(), 2);
     table.close(first);
-    assert_eq!(table.locks(), 1, "they go with their open");
+    assert_eq!(table.locks(), 1, "locks are released with their open");
     table.close_matching(SpaceId(1), |_| true);
-    assert_eq!(table.locks(), 0, "and when it is closed by force");
+    assert_eq!(table.locks(), 0, "locks are released by a forced close");
 }
 
 #[tokio::test]
 async fn open_location_follows_finds_and_renames() {
     let table = table();
-    let at = |path: &str| Place { parent: NodeId::ROOT, path: path.into() };
+    let at = |path: &str| OpenLocation { parent: NodeId::ROOT, path: path.into() };
     let open = async |path: &str| {
         table.open(FILE, OpenRequest { place: at(path), ..request(R, ALL) }).await.unwrap().id
     };
@@ -197,7 +197,7 @@ async fn open_location_follows_finds_and_renames() {
     let late = open("old").await;
     is_at(one, "new");
     table.moved(FILE, at("newer"), "newer");
-    // Found before that.
+    // A lookup from before the rename.
     found("new");
     is_at(late, "newer");
     for id in [one, late] {

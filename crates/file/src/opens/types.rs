@@ -104,9 +104,9 @@ pub struct Client {
     pub name: String,
 }
 
-/// Where an open file is. Only its opens move it.
+/// The location of an open file. Only its opens move it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct OpenLocation {
     /// The id of its directory.
     pub parent: NodeId,
     /// The path from the root of the share, with slashes; empty for the root.
@@ -129,7 +129,7 @@ pub struct OpenRequest {
     /// The client.
     pub client: Client,
     /// Where the file is. [`crate::FileService::create`] sets it.
-    pub place: Place,
+    pub place: OpenLocation,
     /// The time of the open. [`crate::FileService::create`] sets it.
     pub at: Timestamp,
     /// Receives the breaks for the client's session. Each cache has at most one outstanding break, so the
@@ -193,7 +193,7 @@ pub struct Break {
     pub epoch: u16,
 }
 
-/// Why an acknowledgement is refused.
+/// Why an acknowledgment is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcknowledgeRefusal {
     /// No break is outstanding.
@@ -233,7 +233,7 @@ pub struct Handle {
     /// The client.
     pub client: Client,
     /// Where the file is.
-    pub place: Place,
+    pub place: OpenLocation,
     /// When it was opened.
     pub opened: Timestamp,
 }

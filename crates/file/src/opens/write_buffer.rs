@@ -102,7 +102,7 @@ pub(crate) struct PendingCommit {
 }
 
 impl PendingCommit {
-    /// A commit that changes only the row.
+    /// Makes a commit that changes only the row.
     pub(crate) fn row_only(node: Arc<Node>) -> Self {
         Self { node, reserved: 0, stamps: false, keeps_change: false, wrote: false, _writer: None }
     }
@@ -124,7 +124,7 @@ impl WriteBuffer {
         !self.is_dirty() && self.reserved == 0
     }
 
-    /// The share of the file.
+    /// Returns the share of the file.
     pub(crate) fn share(&self) -> Option<&Arc<Share>> {
         self.share.as_ref()
     }

@@ -42,7 +42,7 @@ use crate::tree::usage::QuotaReservation;
 use crate::tree::usage::epoch;
 
 impl FileService {
-    /// Get File.
+    /// Handles Get File.
     pub(crate) async fn get_file(&self, request: Request) -> Result<Response, Refusal> {
         let range = ByteRange::of_file_read(&request.headers)?;
         let wants_md5 = request.headers.flag("x-ms-range-get-content-md5")?.unwrap_or_default();
@@ -91,7 +91,7 @@ impl FileService {
         Ok(response)
     }
 
-    /// Put Range.
+    /// Handles Put Range.
     pub(crate) async fn put_range(&self, mut request: Request) -> Result<Response, Refusal> {
         let range = ByteRange::of_write(&request.headers)?;
         let is_clear = request.headers.one_of("x-ms-write", &[("update", false), ("clear", true)])?;
@@ -154,7 +154,7 @@ impl FileService {
         .await
     }
 
-    /// Set File Properties.
+    /// Handles Set File Properties.
     pub(crate) async fn set_file_properties(&self, request: Request) -> Result<Response, Refusal> {
         const LENGTH: &str = "x-ms-content-length";
         let sent = SentProperties::parse(&request.headers, request.version, Purpose::Set)?;
@@ -207,23 +207,23 @@ impl FileService {
         let (mut reserved, mut reservations_met) = (None, 0);
         loop {
             match self.try_edit(spot, usage, &writer, &mut admission, &mut reserved, &mut rule).await? {
-                Edited::Done(node) => {
+                EditOutcome::Done(node) => {
                     admission.done();
                     return Ok(node);
                 }
-                Edited::Refused(refusal) => {
+                EditOutcome::Refused(refusal) => {
                     if !self.flush_or_wait(&mut admission).await {
                         return Err(refusal);
                     }
                 }
-                Edited::NameReserved(reservation) => {
+                EditOutcome::NameReserved(reservation) => {
                     reservations_met += 1;
                     if reservations_met == MAX_ATTEMPTS {
                         return Err(ErrorCode::ServerBusy.into());
                     }
                     self.finish_intent(spot.space, &reservation).await?;
                 }
-                Edited::QuotaNeeded(grown, epoch) => {
+                EditOutcome::QuotaNeeded(grown, epoch) => {
                     reserved = Some(self.reserve(spot.space, grown, spot.limit(), epoch).await?);
                 }
             }
@@ -239,7 +239,7 @@ impl FileService {
         admission: &mut Admission,
         reserved: &mut Option<QuotaReservation>,
         rule: &mut impl FnMut(&View<'_>, Node) -> Result<(Node, ContentEdit), Refusal>,
-    ) -> Result<Edited, Refusal> {
+    ) -> Result<EditOutcome, Refusal> {
         let refusal = |error| self.rows.refusal(error);
         let partition = spot.partition();
         let _directory = self.directory_locks.shared(&partition).await;
@@ -253,7 +253,7 @@ impl FileService {
             let view = attempt.view();
             let old = match entry(spot, &view)? {
                 Entry::Free(old) => existing_file(old)?,
-                Entry::Reserved(reservation) => return Ok(Edited::NameReserved(reservation)),
+                Entry::Reserved(reservation) => return Ok(EditOutcome::NameReserved(reservation)),
             };
             if let Some(file) = &old.file {
                 writer.hold(pin, [&file.content]);
@@ -270,7 +270,7 @@ impl FileService {
                 Ok(judged) => judged,
                 Err(refusal) => {
                     reserved.take().into_iter().for_each(QuotaReservation::cancel);
-                    return Ok(Edited::Refused(refusal));
+                    return Ok(EditOutcome::Refused(refusal));
                 }
             };
             if let Some(file) = &mut node.file {
@@ -279,12 +279,12 @@ impl FileService {
             let mutations = children::replace(&view, &spot.name, Some(&old), Some(node.clone()))?;
             let grown = children::growth(Some(&old), Some(&node));
             if !self.usages.admit(reserved, spot, grown, &view) {
-                return Ok(Edited::QuotaNeeded(grown, epoch(&view)));
+                return Ok(EditOutcome::QuotaNeeded(grown, epoch(&view)));
             }
             if attempts.commit(attempt, Change::of(mutations)).await.map_err(refusal)? {
                 reserved.take().into_iter().for_each(QuotaReservation::commit);
                 self.extents.released(extent_bytes(&old).saturating_sub(extent_bytes(&node)));
-                return Ok(Edited::Done(node));
+                return Ok(EditOutcome::Done(node));
             }
         }
     }
@@ -292,7 +292,7 @@ impl FileService {
 
 /// Result of [`FileService::try_edit`].
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
-enum Edited {
+enum EditOutcome {
     /// The file was changed.
     Done(Node),
     /// The rule refused, or a client has to act first.

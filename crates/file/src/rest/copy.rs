@@ -26,7 +26,7 @@ use crate::tree::rules::{
 const MODE: &str = "x-ms-file-permission-copy-mode";
 
 impl FileService {
-    /// Copy File.
+    /// Handles Copy File.
     pub(crate) async fn copy_file(&self, request: Request) -> Result<Response, Refusal> {
         let wanted = CopyRequest::parse(&request)?;
         let conditions = request.headers.conditions()?;
@@ -90,7 +90,7 @@ impl FileService {
         Ok(response)
     }
 
-    /// Abort Copy File.
+    /// Handles Abort Copy File.
     pub(crate) async fn abort_copy_file(&self, request: Request) -> Result<Response, Refusal> {
         let text = request.query.required("copyid")?;
         let id = uuid::Uuid::try_parse(text)

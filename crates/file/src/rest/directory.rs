@@ -12,14 +12,14 @@ use crate::rest::reply::{put, validators};
 use crate::rest::smb_properties::{Purpose, SentProperties, written};
 use crate::rest::target::{Target, check_seen};
 use crate::tree::children::At;
-use crate::tree::move_record::{Delete, Place, Work};
+use crate::tree::move_record::{Delete, DirectoryEntryName, IntentWork};
 use crate::tree::moves::{IntentOutcome, MAX_ATTEMPTS};
 use crate::tree::record::{Node, NodeId};
 use crate::tree::rules::{check_kind, check_writable};
 use crate::tree::spot::FileKey;
 
 impl FileService {
-    /// Create Directory.
+    /// Handles Create Directory.
     pub(crate) async fn create_directory(&self, request: Request) -> Result<Response, Refusal> {
         let sent = SentProperties::parse(&request.headers, request.version, Purpose::Create)?;
         let metadata = Metadata::from_headers(&request.headers)?;
@@ -51,7 +51,7 @@ impl FileService {
         Ok(written(StatusCode::CREATED, &node, spot.parent))
     }
 
-    /// Delete Directory.
+    /// Handles Delete Directory.
     pub(crate) async fn delete_directory(&self, request: Request) -> Result<Response, Refusal> {
         let conditions = request.headers.conditions()?;
         conditions.check_write()?;
@@ -91,16 +91,16 @@ impl FileService {
             conditions.evaluate_write(node.validators())?;
             check_writable(&node)?;
             admission.admit(file, FileUse::Delete)?;
-            let place = Place { parent, name: name.folded.to_vec() };
+            let place = DirectoryEntryName { parent, name: name.folded.to_vec() };
             let delete = Delete { place, directory: node.id, before: node.encode()?.into() };
-            if self.run_intent(space, &Work::Delete(delete)).await? == IntentOutcome::Done {
+            if self.run_intent(space, &IntentWork::Delete(delete)).await? == IntentOutcome::Done {
                 return Ok(());
             }
         }
         Err(ErrorCode::ServerBusy.into())
     }
 
-    /// Get Directory Properties.
+    /// Handles Get Directory Properties.
     pub(crate) async fn get_directory_properties(&self, request: Request) -> Result<Response, Refusal> {
         let (node, parent) = self.find(&request).await?;
         check_seen(&node, true)?;
@@ -110,7 +110,7 @@ impl FileService {
         Ok(response)
     }
 
-    /// Get Directory Metadata.
+    /// Handles Get Directory Metadata.
     pub(crate) async fn get_directory_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let (node, _) = self.find(&request).await?;
         check_seen(&node, true)?;
@@ -120,7 +120,7 @@ impl FileService {
         Ok(response)
     }
 
-    /// Set Directory Properties.
+    /// Handles Set Directory Properties.
     pub(crate) async fn set_directory_properties(&self, request: Request) -> Result<Response, Refusal> {
         let sent = SentProperties::parse(&request.headers, request.version, Purpose::Set)?;
         let share = self.share(&request.account, &request.container).await?;
@@ -133,7 +133,7 @@ impl FileService {
         Ok(written(StatusCode::OK, &node, parent))
     }
 
-    /// Set Directory Metadata.
+    /// Handles Set Directory Metadata.
     pub(crate) async fn set_directory_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let metadata = Metadata::from_headers(&request.headers)?;
         let (node, _) = self.change_directory(&request, |node, _| node.metadata = metadata.clone()).await?;

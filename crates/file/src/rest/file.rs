@@ -21,7 +21,7 @@ use crate::tree::rules::{
 const LENGTH: &str = "x-ms-content-length";
 
 impl FileService {
-    /// Create File, perhaps with the first bytes of its content.
+    /// Handles Create File, perhaps with the first bytes of its content.
     pub(crate) async fn create_file(&self, mut request: Request) -> Result<Response, Refusal> {
         if !request.headers.required("x-ms-type")?.eq_ignore_ascii_case("file") {
             return Err(Refusal::invalid_header("x-ms-type", request.headers.required("x-ms-type")?));
@@ -81,7 +81,7 @@ impl FileService {
         Ok(response)
     }
 
-    /// Get File Properties.
+    /// Handles Get File Properties.
     pub(crate) async fn get_file_properties(&self, request: Request) -> Result<Response, Refusal> {
         let (node, parent) = self.file_to_read(&request, FileUse::ReadAttributes, ByteRange::ALL).await?;
         let mut response = written(StatusCode::OK, &node, parent);
@@ -94,7 +94,7 @@ impl FileService {
         Ok(response)
     }
 
-    /// Get File Metadata.
+    /// Handles Get File Metadata.
     pub(crate) async fn get_file_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let (node, _) = self.file_to_read(&request, FileUse::ReadAttributes, ByteRange::ALL).await?;
         let mut response = Response::empty(StatusCode::OK);
@@ -103,7 +103,7 @@ impl FileService {
         Ok(response)
     }
 
-    /// Set File Metadata.
+    /// Handles Set File Metadata.
     pub(crate) async fn set_file_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let metadata = Metadata::from_headers(&request.headers)?;
         let conditions = request.headers.conditions()?;
@@ -127,7 +127,7 @@ impl FileService {
         Ok(response)
     }
 
-    /// Delete File.
+    /// Handles Delete File.
     pub(crate) async fn delete_file(&self, request: Request) -> Result<Response, Refusal> {
         let conditions = request.headers.conditions()?;
         conditions.check_write()?;

@@ -13,7 +13,7 @@ use crate::rest::reply::{put, validators};
 use crate::tree::rules::{check_no_pending_copy, existing_file, with_lease};
 
 impl FileService {
-    /// Lease File.
+    /// Handles Lease File.
     pub(crate) async fn lease_file(&self, request: Request) -> Result<Response, Refusal> {
         let generated = LeaseId::from_bytes(uuid::Uuid::new_v4().into_bytes());
         let action = file_lease_action(&request.headers, generated)?;

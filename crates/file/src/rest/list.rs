@@ -30,7 +30,7 @@ const INCLUDES: [(&str, Include); 4] = [
 ];
 
 impl FileService {
-    /// List Directories and Files.
+    /// Handles List Directories and Files.
     pub(crate) async fn list_directories_and_files(&self, request: Request) -> Result<Response, Refusal> {
         let page = PageRequest::parse(ServiceKind::File, &request.query, MAX_RESULTS)?;
         let include = request.query.list("include", &INCLUDES)?;

@@ -30,7 +30,7 @@ const PREVIOUS: &str = "prevsharesnapshot";
 const SUPPORT_RENAME: &str = "x-ms-file-support-rename";
 
 impl FileService {
-    /// List Ranges.
+    /// Handles List Ranges.
     pub(crate) async fn list_ranges(&self, request: Request) -> Result<Response, Refusal> {
         let range = ByteRange::of_file_read(&request.headers)?;
         let page = Page::parse(&request.query)?;

@@ -7,7 +7,7 @@ use lazuli_store::SpaceId;
 
 use crate::FileService;
 use crate::failure::Failure;
-use crate::opens::{Handle, Place, is_below};
+use crate::opens::{Handle, OpenLocation, is_below};
 use crate::rest::reply::put;
 use crate::tree::names::fold;
 use crate::tree::record::NodeId;
@@ -27,7 +27,7 @@ struct Scope {
 }
 
 impl FileService {
-    /// List Handles.
+    /// Handles List Handles.
     pub(crate) async fn list_handles(&self, request: Request) -> Result<Response, Refusal> {
         let page = PageRequest::parse(ServiceKind::File, &request.query, MAX_RESULTS)?;
         let scope = self.scope(&request).await?;
@@ -48,7 +48,7 @@ impl FileService {
         Ok(Response::xml(xml.finish()))
     }
 
-    /// Force Close Handles.
+    /// Handles Force Close Handles.
     pub(crate) async fn force_close_handles(&self, request: Request) -> Result<Response, Refusal> {
         const ID: &str = "x-ms-handle-id";
         let wanted = match request.headers.required(ID)? {
@@ -103,7 +103,7 @@ impl FileService {
 }
 
 impl Scope {
-    fn contains(&self, file: FileKey, place: &Place) -> bool {
+    fn contains(&self, file: FileKey, place: &OpenLocation) -> bool {
         let is_at = match &self.below {
             None => file.node == self.node,
             Some(below) => is_below(&fold(&place.path), below),

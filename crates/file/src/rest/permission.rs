@@ -86,7 +86,7 @@ impl Format {
 }
 
 impl FileService {
-    /// Create Permission.
+    /// Handles Create Permission.
     pub(crate) async fn create_permission(&self, mut request: Request) -> Result<Response, Refusal> {
         let body = request.read_document().await?;
         let document: SentDocument = serde_json::from_slice(&body).map_err(|_| ErrorCode::InvalidInput)?;
@@ -102,7 +102,7 @@ impl FileService {
         Ok(response)
     }
 
-    /// Get Permission.
+    /// Handles Get Permission.
     pub(crate) async fn get_permission(&self, request: Request) -> Result<Response, Refusal> {
         let key = request.headers.required(KEY)?;
         check_key(key)?;

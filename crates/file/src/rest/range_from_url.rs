@@ -14,7 +14,7 @@ use crate::tree::rules::MAX_RANGE_WRITE;
 const SOURCE_RANGE: &str = "x-ms-source-range";
 
 impl FileService {
-    /// Put Range from URL.
+    /// Handles Put Range from URL.
     pub(crate) async fn put_range_from_url(&self, request: Request) -> Result<Response, Refusal> {
         let range = ByteRange::of_write(&request.headers)?;
         let length = range.end - range.start;

@@ -18,7 +18,7 @@ use crate::tree::record::Node;
 const SOURCE: &str = "x-ms-file-rename-source";
 
 impl FileService {
-    /// Rename File or Rename Directory.
+    /// Handles Rename File and Rename Directory.
     pub(crate) async fn rename(&self, request: Request, is_directory: bool) -> Result<Response, Refusal> {
         let headers = &request.headers;
         let source = self.renamed(&request).await?;

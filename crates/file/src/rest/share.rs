@@ -27,7 +27,7 @@ const DEFAULT_QUOTA_GIB: u32 = 5120;
 const MAX_QUOTA_GIB: i64 = 102_400;
 
 impl FileService {
-    /// Create Share.
+    /// Handles Create Share.
     pub(crate) async fn create_share(&self, request: Request) -> Result<Response, Refusal> {
         names::check_share(&request.container)?;
         snapshot_id::check_not_named(&request.query)?;
@@ -53,7 +53,7 @@ impl FileService {
         }
     }
 
-    /// Get Share Properties.
+    /// Handles Get Share Properties.
     pub(crate) async fn get_share_properties(&self, request: Request) -> Result<Response, Refusal> {
         let (share, now) = self.share_to_read(&request).await?;
         let mut response = written(StatusCode::OK, &share);
@@ -79,7 +79,7 @@ impl FileService {
         Ok(response)
     }
 
-    /// Get Share Metadata.
+    /// Handles Get Share Metadata.
     pub(crate) async fn get_share_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let (share, _) = self.share_to_read(&request).await?;
         let mut response = written(StatusCode::OK, &share);
@@ -87,7 +87,7 @@ impl FileService {
         Ok(response)
     }
 
-    /// Set Share Properties.
+    /// Handles Set Share Properties.
     pub(crate) async fn set_share_properties(&self, request: Request) -> Result<Response, Refusal> {
         let sent = SentProperties::parse(&request)?;
         let this = self.clone();
@@ -105,14 +105,14 @@ impl FileService {
         Ok(written(StatusCode::OK, &changed.await?))
     }
 
-    /// Set Share Metadata.
+    /// Handles Set Share Metadata.
     pub(crate) async fn set_share_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let metadata = Metadata::from_headers(&request.headers)?;
         let share = self.change_share(&request, |share, _| share.metadata = metadata.clone());
         Ok(written(StatusCode::OK, &share.await?))
     }
 
-    /// Get Share ACL.
+    /// Handles Get Share ACL.
     pub(crate) async fn get_share_acl(&self, request: Request) -> Result<Response, Refusal> {
         let (share, _) = self.share_to_read(&request).await?;
         let mut response = Response::xml(share.policies.to_xml());
@@ -120,14 +120,14 @@ impl FileService {
         Ok(response)
     }
 
-    /// Set Share ACL.
+    /// Handles Set Share ACL.
     pub(crate) async fn set_share_acl(&self, mut request: Request) -> Result<Response, Refusal> {
         let policies = SignedIdentifiers::parse(&request.read_document().await?)?;
         let share = self.change_share(&request, |share, _| share.policies = policies.clone());
         Ok(written(StatusCode::OK, &share.await?))
     }
 
-    /// Get Share Stats.
+    /// Handles Get Share Stats.
     pub(crate) async fn get_share_stats(&self, request: Request) -> Result<Response, Refusal> {
         const GIB: u64 = 1 << 30;
         let (share, _) = self.share_to_read(&request).await?;

@@ -70,7 +70,7 @@ impl FileService {
         Ok((node, parent))
     }
 
-    /// Like [`FileService::find_target`], including nodes marked for deletion.
+    /// Finds the target like [`FileService::find_target`], including nodes marked for deletion.
     pub(crate) async fn find_any(&self, target: &Target) -> Result<(Node, NodeId), Refusal> {
         if target.path.is_empty() {
             return Ok((self.root(&target.share, target.at).await?, NodeId::ROOT));
@@ -160,8 +160,8 @@ pub(crate) fn patience(query: &Query) -> Result<Duration, Refusal> {
     })
 }
 
-/// Like [`check_kind`], for reads: an object of the other kind does not
-/// exist. Clients use this to find the kind of an object.
+/// Checks the kind for reads: an object of the other kind does not exist. Clients find the kind of an object
+/// this way.
 pub(crate) fn check_seen(node: &Node, is_directory: bool) -> Result<(), Refusal> {
     check_kind(node, is_directory).map_err(|_| ErrorCode::ResourceNotFound.into())
 }

@@ -33,7 +33,7 @@ pub(crate) fn entry(spot: &Spot, view: &View<'_>) -> Result<Entry, Refusal> {
 
 /// Result of an attempt to change a child.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
-enum Changed {
+enum ChangeOutcome {
     Done(Option<Node>),
     /// A move or deletion has reserved the name.
     NameReserved(NameReservation),
@@ -78,7 +78,7 @@ impl FileService {
         self.change_row_with(spot, None, rule).await
     }
 
-    /// Like [`FileService::change_row`], with quota that is already reserved for the new length.
+    /// Changes a child like [`FileService::change_row`], with quota already reserved for the new length.
     pub(crate) async fn change_row_with(
         &self,
         spot: &Spot,
@@ -92,24 +92,26 @@ impl FileService {
                 let old = match entry(spot, view)? {
                     Entry::Free(old) => old,
                     Entry::Reserved(reservation) => {
-                        return Ok(Decision::Answer(Changed::NameReserved(reservation)));
+                        return Ok(Decision::Answer(ChangeOutcome::NameReserved(reservation)));
                     }
                 };
                 let new = rule(view, old.clone())?;
                 let mutations = children::replace(view, &spot.name, old.as_ref(), new.clone())?;
                 let grown = children::growth(old.as_ref(), new.as_ref());
                 if !self.usages.admit(&mut reserved, spot, grown, view) {
-                    return Ok(Decision::Answer(Changed::QuotaNeeded(grown, epoch(view))));
+                    return Ok(Decision::Answer(ChangeOutcome::QuotaNeeded(grown, epoch(view))));
                 }
-                Ok(Decision::Write(Change::of(mutations), Changed::Done(new)))
+                Ok(Decision::Write(Change::of(mutations), ChangeOutcome::Done(new)))
             });
             match changed.await? {
-                Changed::Done(new) => {
+                ChangeOutcome::Done(new) => {
                     reserved.into_iter().for_each(QuotaReservation::commit);
                     return Ok(new);
                 }
-                Changed::NameReserved(reservation) => self.finish_intent(spot.space, &reservation).await?,
-                Changed::QuotaNeeded(grown, epoch) => {
+                ChangeOutcome::NameReserved(reservation) => {
+                    self.finish_intent(spot.space, &reservation).await?
+                }
+                ChangeOutcome::QuotaNeeded(grown, epoch) => {
                     drop(writes);
                     reserved = Some(self.reserve(spot.space, grown, spot.limit(), epoch).await?);
                     writes = self.directory_locks.shared(&partition).await;

@@ -80,7 +80,7 @@ pub(crate) fn replace(
     replace_in(epoch, &name.folded, old, new)
 }
 
-/// Like [`replace`], for a change decided in an earlier epoch.
+/// Replaces a child like [`replace`], for a change decided in an earlier epoch.
 pub(crate) fn replace_in(
     epoch: u64,
     folded: &[u8],

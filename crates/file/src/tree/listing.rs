@@ -36,7 +36,7 @@ impl Listing {
 
 /// The rows of one name.
 #[derive(Default)]
-struct Found<'a> {
+struct NameRows<'a> {
     current: Option<&'a Row>,
     kept: Option<&'a Row>,
 }
@@ -92,8 +92,8 @@ impl FileService {
 }
 
 /// Groups rows by name. Of the kept rows of a name, takes the first one since the epoch.
-fn by_name(ranges: &[Scanned], at: At) -> BTreeMap<&[u8], Found<'_>> {
-    let mut names = BTreeMap::<&[u8], Found<'_>>::new();
+fn by_name(ranges: &[Scanned], at: At) -> BTreeMap<&[u8], NameRows<'_>> {
+    let mut names = BTreeMap::<&[u8], NameRows<'_>>::new();
     for row in ranges.iter().flat_map(|scanned| &scanned.rows) {
         match (keys::kept_parts(&row.key), at) {
             (None, _) => names.entry(name(&row.key)).or_default().current = Some(row),

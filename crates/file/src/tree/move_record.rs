@@ -13,7 +13,7 @@ use crate::tree::record::{Node, NodeId};
 
 /// The work of an intent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Work {
+pub(crate) enum IntentWork {
     Move(Move),
     Delete(Delete),
 }
@@ -21,8 +21,8 @@ pub(crate) enum Work {
 /// Moves a child from one directory to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Move {
-    pub(crate) source: Place,
-    pub(crate) target: Place,
+    pub(crate) source: DirectoryEntryName,
+    pub(crate) target: DirectoryEntryName,
     /// The node before and after the move, and the node that it replaces, as records.
     pub(crate) before: Vec<u8>,
     pub(crate) after: Vec<u8>,
@@ -32,7 +32,7 @@ pub(crate) struct Move {
 /// Deletes a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Delete {
-    pub(crate) place: Place,
+    pub(crate) place: DirectoryEntryName,
     pub(crate) directory: NodeId,
     /// The node before the deletion, as a record.
     pub(crate) before: Vec<u8>,
@@ -40,7 +40,7 @@ pub(crate) struct Delete {
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct DirectoryEntryName {
     pub(crate) parent: NodeId,
     /// The folded name.
     pub(crate) name: Vec<u8>,
@@ -51,7 +51,7 @@ pub(crate) struct Place {
 pub(crate) struct NameReservation {
     pub(crate) id: u64,
     pub(crate) participant: u8,
-    pub(crate) work: Work,
+    pub(crate) work: IntentWork,
 }
 
 impl NameReservation {
@@ -63,8 +63,8 @@ impl NameReservation {
     /// Returns the content of the moved node.
     pub(crate) fn content(&self) -> Result<Option<Content>, Damage> {
         match &self.work {
-            Work::Delete(_) => Ok(None),
-            Work::Move(work) => Ok(node(&work.after)?.file.map(|file| file.content)),
+            IntentWork::Delete(_) => Ok(None),
+            IntentWork::Move(work) => Ok(node(&work.after)?.file.map(|file| file.content)),
         }
     }
 }
@@ -75,7 +75,7 @@ impl NameReservation {
     }
 }
 
-impl Work {
+impl IntentWork {
     /// Returns the partition of the intent's row.
     pub(crate) fn home(&self, space: SpaceId) -> Partition {
         match self {
@@ -85,7 +85,7 @@ impl Work {
     }
 }
 
-impl Place {
+impl DirectoryEntryName {
     pub(crate) fn partition(&self, space: SpaceId) -> Partition {
         keys::directory(space, self.parent)
     }

@@ -18,7 +18,7 @@ use lazuli_store::{Change, Mutation, Partition, Reads, SpaceId, TransactError, V
 
 use crate::FileService;
 use crate::lock_order::{HeldRank, Rank};
-use crate::tree::move_record::{NameReservation, Place, Work, node};
+use crate::tree::move_record::{DirectoryEntryName, IntentWork, NameReservation, node};
 use crate::tree::record::{Node, NodeId};
 use crate::tree::{children, keys};
 
@@ -39,7 +39,11 @@ pub(crate) enum IntentOutcome {
 
 impl FileService {
     /// Runs an intent if all rows are as it says.
-    pub(crate) async fn run_intent(&self, space: SpaceId, work: &Work) -> Result<IntentOutcome, Refusal> {
+    pub(crate) async fn run_intent(
+        &self,
+        space: SpaceId,
+        work: &IntentWork,
+    ) -> Result<IntentOutcome, Refusal> {
         let (home, works) = (work.home(space), WorkPlanner { space });
         let intents = self.rows.intents(&home, &works);
         let payload = record::encode(work)?;
@@ -106,20 +110,20 @@ impl IntentPlanner for WorkPlanner {
 /// The plan of an intent.
 struct WorkPlan {
     space: SpaceId,
-    work: Work,
+    work: IntentWork,
     before: Node,
     after: Option<Node>,
     replaced: Option<Node>,
 }
 
 /// The part of one participant.
-enum Step<'a> {
+enum ParticipantStep<'a> {
     /// Closes the directory to delete.
     Close(NodeId),
-    /// Adds the name that is moved to.
-    Enter(&'a Place),
-    /// Removes the name that is moved from.
-    Leave(&'a Place),
+    /// Adds the new name.
+    Enter(&'a DirectoryEntryName),
+    /// Removes the old name.
+    Leave(&'a DirectoryEntryName),
 }
 
 /// Why an intent cannot run now.
@@ -145,10 +149,10 @@ impl From<Damage> for Obstacle {
 }
 
 impl WorkPlan {
-    fn new(space: SpaceId, work: Work) -> Result<Self, Damage> {
+    fn new(space: SpaceId, work: IntentWork) -> Result<Self, Damage> {
         let (before, after, replaced) = match &work {
-            Work::Delete(work) => (node(&work.before)?, None, None),
-            Work::Move(work) => {
+            IntentWork::Delete(work) => (node(&work.before)?, None, None),
+            IntentWork::Move(work) => {
                 let replaced = work.replaced.as_deref().map(node).transpose()?;
                 (node(&work.before)?, Some(node(&work.after)?), replaced)
             }
@@ -156,19 +160,19 @@ impl WorkPlan {
         Ok(Self { space, work, before, after, replaced })
     }
 
-    /// The new name is added before the old one is removed, so a reader of all rows may see the child twice
-    /// but never misses it.
-    fn step(&self, participant: usize) -> Step<'_> {
+    /// Returns the step of a participant. The new name is added before the old one is removed, so a reader of
+    /// all rows may see the child twice but never misses it.
+    fn step(&self, participant: usize) -> ParticipantStep<'_> {
         match (&self.work, participant) {
-            (Work::Move(work), 0) => Step::Enter(&work.target),
-            (Work::Move(work), _) => Step::Leave(&work.source),
-            (Work::Delete(work), 0) => Step::Close(work.directory),
-            (Work::Delete(work), _) => Step::Leave(&work.place),
+            (IntentWork::Move(work), 0) => ParticipantStep::Enter(&work.target),
+            (IntentWork::Move(work), _) => ParticipantStep::Leave(&work.source),
+            (IntentWork::Delete(work), 0) => ParticipantStep::Close(work.directory),
+            (IntentWork::Delete(work), _) => ParticipantStep::Leave(&work.place),
         }
     }
 }
 
-impl Step<'_> {
+impl ParticipantStep<'_> {
     /// Returns the row that reserves what this step changes.
     fn reservation(&self) -> Bytes {
         match self {
@@ -183,8 +187,8 @@ impl IntentPlan for WorkPlan {
 
     fn participants(&self) -> Vec<Partition> {
         let partition = |participant| match self.step(participant) {
-            Step::Close(directory) => keys::directory(self.space, directory),
-            Step::Enter(place) | Step::Leave(place) => place.partition(self.space),
+            ParticipantStep::Close(directory) => keys::directory(self.space, directory),
+            ParticipantStep::Enter(place) | ParticipantStep::Leave(place) => place.partition(self.space),
         };
         vec![partition(0), partition(1)]
     }
@@ -192,15 +196,15 @@ impl IntentPlan for WorkPlan {
     fn reads(&self, participant: usize) -> Reads {
         let step = self.step(participant);
         match &step {
-            Step::Close(_) => {
+            ParticipantStep::Close(_) => {
                 let children = keys::children(&[]);
                 let moving = keys::moving_among(&children);
                 Reads::key(keys::OWN).and_range(children, 1).and_range(moving, 1)
             }
-            Step::Enter(place) => {
+            ParticipantStep::Enter(place) => {
                 Reads::keys([keys::OWN, keys::DELETION, keys::child(&place.name), step.reservation()])
             }
-            Step::Leave(place) => Reads::keys([keys::child(&place.name), step.reservation()]),
+            ParticipantStep::Leave(place) => Reads::keys([keys::child(&place.name), step.reservation()]),
         }
     }
 
@@ -212,18 +216,18 @@ impl IntentPlan for WorkPlan {
         if let Some(row) = reserved {
             return Err(Obstacle::NameReserved(NameReservation::decode(&row.value)?));
         }
-        let child = |place: &Place| {
+        let child = |place: &DirectoryEntryName| {
             let row = view.row(&keys::child(&place.name));
             row.map(|row| Node::decode(&row.value)).transpose()
         };
         match &step {
-            Step::Close(_) if view.row(&keys::OWN).is_none() => return Err(Obstacle::Changed),
-            Step::Close(_) => {
+            ParticipantStep::Close(_) if view.row(&keys::OWN).is_none() => return Err(Obstacle::Changed),
+            ParticipantStep::Close(_) => {
                 if view.ranges().first().is_some_and(|children| !children.rows.is_empty()) {
                     return Err(Refusal::new(ErrorCode::DirectoryNotEmpty).into());
                 }
             }
-            Step::Enter(place) => {
+            ParticipantStep::Enter(place) => {
                 if place.parent != NodeId::ROOT && view.row(&keys::OWN).is_none() {
                     return Err(Refusal::new(ErrorCode::ParentNotFound).into());
                 }
@@ -231,7 +235,7 @@ impl IntentPlan for WorkPlan {
                     return Err(Obstacle::Changed);
                 }
             }
-            Step::Leave(place) => {
+            ParticipantStep::Leave(place) => {
                 if child(place)?.as_ref() != Some(&self.before) {
                     return Err(Obstacle::Changed);
                 }
@@ -245,11 +249,13 @@ impl IntentPlan for WorkPlan {
     fn apply(&self, participant: usize, epoch: u64, _: &View<'_>) -> Result<Vec<Mutation>, Obstacle> {
         let step = self.step(participant);
         let mut mutations = match &step {
-            Step::Close(_) => vec![Mutation::Delete(keys::OWN), Mutation::Delete(keys::USAGE)],
-            Step::Enter(place) => {
+            ParticipantStep::Close(_) => vec![Mutation::Delete(keys::OWN), Mutation::Delete(keys::USAGE)],
+            ParticipantStep::Enter(place) => {
                 children::replace_in(epoch, &place.name, self.replaced.as_ref(), self.after.clone())?
             }
-            Step::Leave(place) => children::replace_in(epoch, &place.name, Some(&self.before), None)?,
+            ParticipantStep::Leave(place) => {
+                children::replace_in(epoch, &place.name, Some(&self.before), None)?
+            }
         };
         mutations.push(Mutation::Delete(step.reservation()));
         Ok(mutations)

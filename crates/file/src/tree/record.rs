@@ -77,7 +77,7 @@ impl AccessTier {
     pub(crate) const NAMES: [(&'static str, Self); 3] =
         [("TransactionOptimized", Self::TransactionOptimized), ("Hot", Self::Hot), ("Cool", Self::Cool)];
 
-    /// The name in headers.
+    /// Returns the name in headers.
     pub(crate) fn name(self) -> &'static str {
         Self::NAMES[self as usize].0
     }

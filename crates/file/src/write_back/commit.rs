@@ -9,7 +9,7 @@ use lazuli_store::View;
 use crate::FileService;
 use crate::failure::Failure;
 use crate::opens::write_buffer::{FlushReason, PendingCommit};
-use crate::opens::{PATIENCE, Place};
+use crate::opens::{OpenLocation, PATIENCE};
 use crate::tree::attributes::{ARCHIVE, NORMAL};
 use crate::tree::record::{Node, Share};
 use crate::tree::rules::extent_bytes;
@@ -77,7 +77,7 @@ impl FileService {
         &self,
         file: FileKey,
         pending: &PendingCommit,
-        place: &Place,
+        place: &OpenLocation,
         share: Option<&Share>,
         change: &mut Option<impl FnMut(&mut Node, &View<'_>)>,
     ) -> Result<Arc<Node>, Failure> {

@@ -7,7 +7,7 @@ use tokio::sync::OwnedMutexGuard;
 use crate::FileService;
 use crate::failure::Failure;
 use crate::lock_order::{Rank, Ranked};
-use crate::opens::Place;
+use crate::opens::OpenLocation;
 use crate::tree::children::At;
 use crate::tree::names::{self, Name};
 use crate::tree::record::{Node, Share};
@@ -58,7 +58,7 @@ impl FileService {
     }
 
     /// Reads the row of an open file.
-    async fn row(&self, file: FileKey, place: &Place, share: &Share) -> Result<Node, Failure> {
+    async fn row(&self, file: FileKey, place: &OpenLocation, share: &Share) -> Result<Node, Failure> {
         let at = file.epoch.map_or(At::Now, At::Epoch);
         let node = match name_of(place)? {
             None => Some(self.root(share, at).await?),
@@ -77,6 +77,6 @@ pub(crate) fn check_takes_writes(node: &Node) -> Result<(), Failure> {
 }
 
 /// Returns the name of an open file; `None` for the root.
-pub(crate) fn name_of(place: &Place) -> Result<Option<Name>, Failure> {
+pub(crate) fn name_of(place: &OpenLocation) -> Result<Option<Name>, Failure> {
     Ok(names::path(&place.path, true)?.pop())
 }

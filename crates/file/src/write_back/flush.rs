@@ -9,7 +9,7 @@ use tracing::{Instrument, Span};
 use crate::FileService;
 use crate::failure::Failure;
 use crate::opens::write_buffer::FlushReason;
-use crate::opens::{Admission, Place};
+use crate::opens::{Admission, OpenLocation};
 use crate::tree::spot::FileKey;
 
 /// Buffered writes are flushed after this long.
@@ -90,7 +90,11 @@ impl FileService {
 
     /// Flushes matching files of a share, or of all shares. Errors are kept for the clients that have
     /// written.
-    pub(crate) async fn flush_some(&self, space: Option<SpaceId>, picks: impl Fn(FileKey, &Place) -> bool) {
+    pub(crate) async fn flush_some(
+        &self,
+        space: Option<SpaceId>,
+        picks: impl Fn(FileKey, &OpenLocation) -> bool,
+    ) {
         for file in self.opens.dirty(space, picks) {
             if let Err(failure) = self.flush_file(file, FlushReason::Requested).await {
                 tracing::warn!(%failure, ?file, "flushing buffered writes failed");

@@ -6,7 +6,7 @@ use lazuli_concurrency::{ByteRange, Caching, FileAccess, LockKind, ShareMode, Ti
 use lazuli_file::FileService;
 use lazuli_file::handles::{CreateRequest, Disposition, Failure};
 use lazuli_file::opens::{
-    AttributeOpen, Break, CacheKey, CacheRequest, Client, FileKey, OpenId, OpenRequest, Place,
+    AttributeOpen, Break, CacheKey, CacheRequest, Client, FileKey, OpenId, OpenLocation, OpenRequest,
 };
 use lazuli_protocol::ServiceKind;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -34,7 +34,7 @@ pub(crate) fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
         delete_on_close: false,
         cache: CacheRequest::None,
         client: Client { session: 77, ip: [10, 0, 0, 9].into(), name: "desk".into() },
-        place: Place::default(),
+        place: OpenLocation::default(),
         at: Timestamp::from_ticks(0),
         breaks: None,
         waits: None,

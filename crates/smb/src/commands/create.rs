@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU32;
 
 use lazuli_concurrency::{Caching, ShareMode, Timestamp};
 use lazuli_file::handles::{Action, CreateRequest as Request, Created, Failure, Info, Tree};
-use lazuli_file::opens::{CacheRequest, Client, OpenRequest, Opened, Place};
+use lazuli_file::opens::{CacheRequest, Client, OpenLocation, OpenRequest, Opened};
 use lazuli_file::{INHERITED_SDDL, fold_name};
 use lazuli_protocol::Account;
 use lazuli_security::Descriptor;
@@ -102,7 +102,7 @@ async fn open_file(
             ip: call.connection.peer.ip(),
             name: login.client_name.clone(),
         },
-        place: Place::default(),
+        place: OpenLocation::default(),
         at: Timestamp::default(),
         breaks: Some(call.server.handles.breaks.clone()),
         waits: Some(waiting.clone()),

@@ -68,7 +68,7 @@ async fn lock_all(table: &OpenTable, file: OpenId, elements: &[LockElement]) -> 
     for (index, (range, kind)) in locks.iter().enumerate() {
         if let Err(status) = try_lock(table, file, *range, *kind).await {
             for (range, kind) in locks[..index].iter().rev() {
-                let _ = table.take_back(file, *range, *kind);
+                let _ = table.undo_lock(file, *range, *kind);
             }
             return Err(status);
         }

@@ -7,14 +7,14 @@ use crate::call::{Call, CommandReply, CommandResult};
 use crate::session::handles::oplock_level;
 use crate::session::open::LeaseKey;
 use crate::wire::create::oplock;
-use crate::wire::oplock::{self as message, Acknowledgement};
+use crate::wire::oplock::{self as message, Acknowledgment};
 use crate::wire::status::Status;
 
 /// Handles an acknowledgment.
 pub(crate) fn acknowledge(call: &Call) -> CommandResult {
     let table = call.server.files.opens();
-    match Acknowledgement::parse(&call.message)? {
-        Acknowledgement::Oplock { level: kept, id } => {
+    match Acknowledgment::parse(&call.message)? {
+        Acknowledgment::Oplock { level: kept, id } => {
             let kept = match kept {
                 oplock::NONE => Caching::NONE,
                 oplock::II => Caching::R,
@@ -32,7 +32,7 @@ pub(crate) fn acknowledge(call: &Call) -> CommandResult {
             call.server.files.flush_soon(file.file);
             Ok(CommandReply::new(message::oplock(oplock_level(state), open.id)))
         }
-        Acknowledgement::Lease { key, state } => {
+        Acknowledgment::Lease { key, state } => {
             let client = call.connection.client();
             let found = call.server.handles.open_with_lease(LeaseKey { client, key });
             let file = found.ok_or(Status::OBJECT_NAME_NOT_FOUND)?.file;

@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 
 use lazuli_concurrency::{Caching, FileAccess, FileUse, ShareMode, Timestamp};
 use lazuli_file::handles::{CreateRequest, Disposition, Kind};
-use lazuli_file::opens::{CacheKey, CacheRequest, Client, OpenRequest, Place};
+use lazuli_file::opens::{CacheKey, CacheRequest, Client, OpenLocation, OpenRequest};
 use lazuli_protocol::ServiceKind;
 use lazuli_testing::TestServer;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -72,7 +72,7 @@ impl TestBed {
             delete_on_close: false,
             cache,
             client,
-            place: Place::default(),
+            place: OpenLocation::default(),
             at: Timestamp::default(),
             breaks: Some(self.server.handles.breaks.clone()),
             waits: None,

@@ -8,14 +8,14 @@ use crate::wire::FileId;
 
 /// A client's acknowledgment of a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Acknowledgement {
+pub(crate) enum Acknowledgment {
     /// The client keeps this oplock level.
     Oplock { level: u8, id: FileId },
     /// The client keeps this lease state.
     Lease { key: u128, state: u32 },
 }
 
-impl Acknowledgement {
+impl Acknowledgment {
     pub(crate) fn parse(message: &[u8]) -> Result<Self, Status> {
         let mut reader = ByteReader::from(message, HEADER_SIZE);
         match reader.u16()? {
@@ -78,11 +78,11 @@ mod tests {
         let id = FileId { persistent: 3, volatile: 4 };
         let message = |body: &[u8]| [&[0; HEADER_SIZE], body].concat();
         let oplock = message(&oplock(1, id));
-        assert_eq!(Acknowledgement::parse(&oplock), Ok(Acknowledgement::Oplock { level: 1, id }));
+        assert_eq!(Acknowledgment::parse(&oplock), Ok(Acknowledgment::Oplock { level: 1, id }));
         let lease = message(&lease_response(9, 3));
-        assert_eq!(Acknowledgement::parse(&lease), Ok(Acknowledgement::Lease { key: 9, state: 3 }));
+        assert_eq!(Acknowledgment::parse(&lease), Ok(Acknowledgment::Lease { key: 9, state: 3 }));
         for bad in [&oplock[..80], &lease[..90], &message(&[44, 0])] {
-            assert_eq!(Acknowledgement::parse(bad), Err(Status::INVALID_PARAMETER));
+            assert_eq!(Acknowledgment::parse(bad), Err(Status::INVALID_PARAMETER));
         }
         let lease_break = LeaseBreak { epoch: 1, acknowledge: true, key: 9, from: 7, to: 3 };
         assert_eq!(lease_break.write().len(), 44);

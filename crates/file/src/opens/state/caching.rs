@@ -4,7 +4,7 @@ use lazuli_concurrency::{CacheBreak, CacheKind, Caching, OtherOpens};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::opens::cache::Cache;
-use crate::opens::state::{FileState, Open, Step};
+use crate::opens::state::{FileState, Open, StateStep};
 use crate::opens::types::{AcknowledgeRefusal, AttributeOpen, Break, CacheKey};
 
 impl FileState {
@@ -13,11 +13,11 @@ impl FileState {
         &mut self,
         own: Option<CacheKey>,
         in_the_way: impl Fn(&Open) -> bool,
-    ) -> Option<Step<()>> {
+    ) -> Option<StateStep<()>> {
         let keys: Vec<_> =
             self.opens.values().filter(|open| in_the_way(open)).map(|open| open.cache).collect();
         if keys.is_empty() {
-            return Some(Step::Done(()));
+            return Some(StateStep::Done(()));
         }
         if !keys.iter().all(|key| *key != own && self.is_cached(*key)) {
             return None;
@@ -27,7 +27,7 @@ impl FileState {
             cache.break_to(self.file, &mut self.breaks, cache.state - Caching::H);
             is_answered &= cache.breaking.is_some();
         }
-        is_answered.then_some(Step::Wait)
+        is_answered.then_some(StateStep::Wait)
     }
 
     /// Returns whether a cache includes handles, so its opens may be closed by the application already.
@@ -42,11 +42,11 @@ impl FileState {
     }
 
     /// Breaks the handle caches of all opens. Returns `None` if one of them is in use.
-    pub(in crate::opens) fn break_all_handles(&mut self) -> Option<Step<()>> {
+    pub(in crate::opens) fn break_all_handles(&mut self) -> Option<StateStep<()>> {
         self.break_conflicting_handles(None, |_| true)
     }
 
-    /// Breaks caches of other clients as `rule` says. Returns whether to wait for an acknowledgement.
+    /// Breaks caches of other clients as `rule` says. Returns whether to wait for an acknowledgment.
     pub(super) fn break_caches(
         &mut self,
         own: Option<CacheKey>,
@@ -56,7 +56,7 @@ impl FileState {
         for cache in self.caches.iter_mut().filter(|cache| Some(cache.key) != own) {
             if let Some(asked) = rule(cache.key.kind(), cache.state) {
                 cache.break_to(self.file, &mut self.breaks, asked.to);
-                // A break without acknowledgement takes effect at once.
+                // A break without acknowledgment takes effect at once.
                 waits |= asked.waits_for_ack && cache.breaking.is_some();
             }
         }
@@ -163,12 +163,12 @@ impl FileState {
     }
 
     /// Breaks the handle caches of other opens.
-    pub(in crate::opens) fn break_handles(&mut self, number: u64) -> Step<()> {
+    pub(in crate::opens) fn break_handles(&mut self, number: u64) -> StateStep<()> {
         let own = self.opens.get(&number).and_then(|open| open.cache);
         if self.break_caches(own, |_, held| CacheBreak::for_conflict(held)) {
-            Step::Wait
+            StateStep::Wait
         } else {
-            Step::Done(())
+            StateStep::Done(())
         }
     }
 }

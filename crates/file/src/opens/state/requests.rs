@@ -2,7 +2,7 @@
 
 use lazuli_concurrency::{ByteRange, CacheBreak, FileUse};
 
-use crate::opens::state::{FileState, Step};
+use crate::opens::state::{FileState, StateStep};
 
 /// Result of asking for a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ impl FileState {
             return Err(Denied::DeletePending);
         }
         match self.break_conflicting_handles(None, |open| usage.conflicts(open.mode)) {
-            Some(Step::Done(())) => {}
-            Some(Step::Wait) => return Ok(Admitted::Wait),
+            Some(StateStep::Done(())) => {}
+            Some(StateStep::Wait) => return Ok(Admitted::Wait),
             None => return Err(Denied::Sharing),
         }
         let reads_locked = usage == FileUse::Read && !self.locks.admits_read(None, range);

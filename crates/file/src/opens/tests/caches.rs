@@ -50,7 +50,7 @@ async fn only_the_last_step_of_a_break_is_current() {
     drop(admission);
     let second = second.await.unwrap();
     assert!(table.is_current(&steps[2]));
-    // It has another one by now.
+    // The client has a new cache now.
     table.close(second.id);
     assert_eq!(table.open(FILE, leasing(1, Caching::R).0).await.unwrap().caching, Caching::R);
     assert!(!table.is_current(&steps[2]));
@@ -92,10 +92,10 @@ async fn opens_with_one_lease_key_share_and_upgrade_the_lease() {
     let second = table.open(FILE, leasing(1, Caching::RWH).0).await.unwrap();
     assert_eq!((first.caching, second.caching), (Caching::R, Caching::RWH));
     assert_eq!((first.epoch, second.epoch), (1, 2));
-    // It does not shrink because another asks for less.
+    // A request for less does not downgrade the lease.
     assert_eq!(table.open(FILE, leasing(1, Caching::R).0).await.unwrap().caching, Caching::RWH);
     assert!(received.try_recv().is_err());
-    // It is gone with the last of its opens, and what waits for it goes ahead.
+    // The lease ends with its last open, and waiting opens proceed.
     let mut other = pin!(table.open(FILE, request(ALL, ALL)));
     assert!(waits(&mut other).await);
     for handle in table.handles(FILE.space, 0, 9, |_, _| true) {
@@ -151,7 +151,7 @@ async fn further_break_is_sent_after_the_pending_one() {
     assert_eq!(received.try_recv().unwrap().to, Caching::RH);
     assert!(received.try_recv().is_err());
     table.acknowledge(FILE, lease(1), Caching::RH).unwrap();
-    // One step after the other, as one break.
+    // The second step continues the same break.
     let notice = received.try_recv().unwrap();
     assert_eq!(
         (notice.from, notice.to, notice.acknowledge, notice.epoch),
@@ -159,7 +159,7 @@ async fn further_break_is_sent_after_the_pending_one() {
     );
     assert!(read.wait_for_clients().await && write.wait_for_clients().await);
     assert!(read.admit(FILE, FileUse::Read).is_ok());
-    // RH is given up without waiting for it.
+    // RH is broken without waiting for an acknowledgment.
     assert!(write.admit(FILE, FileUse::Write).is_ok());
 }
 

@@ -45,7 +45,7 @@ async fn open_below_a_moving_directory_is_refused() {
     moves.admit_move(FILE.space, "D", None).unwrap();
     let mut below = pin!(table.open(FILE, request(R, ALL)));
     assert!(waits(&mut below).await);
-    let elsewhere = Place { parent: NodeId::ROOT, path: "da".into() };
+    let elsewhere = OpenLocation { parent: NodeId::ROOT, path: "da".into() };
     let file = FileKey { node: NodeId(8), ..FILE };
     assert!(table.open(file, OpenRequest { place: elsewhere, ..request(R, ALL) }).await.is_ok());
     drop(moves);
@@ -61,14 +61,17 @@ async fn a_directory_is_moved_once_cached_handles_below_it_are_closed() {
         let (request, received) = leasing(key, Caching::RH);
         cached.push((table.open(file, request).await.unwrap().id, received));
     }
-    // What a snapshot shows is not moved.
+    // An open of a snapshot does not block the move.
     let shown = FileKey { node: NodeId(9), epoch: Some(1), ..FILE };
     let shown = table.open(shown, request(R, ALL)).await.unwrap().id;
     let in_use = FileKey { node: NodeId(10), ..FILE };
     let in_use = table.open(in_use, request(R, ALL)).await.unwrap().id;
     let mut moves = table.admission(PATIENCE);
     assert_eq!(code(moves.admit_move(FILE.space, "d", None)), Some(ErrorCode::SharingViolation));
-    assert!(cached.iter_mut().all(|(_, received)| received.try_recv().is_err()), "it would not help");
+    assert!(
+        cached.iter_mut().all(|(_, received)| received.try_recv().is_err()),
+        "no break is sent while an open blocks the move"
+    );
     table.close(in_use);
     let mut moves = table.admission(PATIENCE);
     assert_eq!(code(moves.admit_move(FILE.space, "d", None)), Some(ErrorCode::ClientCacheFlushDelay));
@@ -108,7 +111,8 @@ async fn a_directory_is_not_moved_if_a_handle_below_it_is_kept_open() {
     assert_eq!(code(moves.admit_move(FILE.space, "d", None)), Some(ErrorCode::SharingViolation));
 }
 
-/// A server with a share `docs` and a file `f` in it, open with a lease that writes; and where the file is.
+/// Starts a server with a share `docs` and a file `f`, opened with a write-caching lease. Also returns the
+/// receiver of breaks and the spot of the file.
 async fn served() -> (lazuli_testing::TestServer<FileService>, Opened, UnboundedReceiver<Break>, Spot) {
     let make = |parts: lazuli_testing::Parts| FileService::new(parts.store, parts.extents, parts.accounts);
     let server = lazuli_testing::start(lazuli_protocol::ServiceKind::File, make).await;

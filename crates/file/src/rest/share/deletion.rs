@@ -34,7 +34,7 @@ const SNAPSHOTS: [(&str, Snapshots); 2] =
 const DELETE_SNAPSHOTS: &str = "x-ms-delete-snapshots";
 
 impl FileService {
-    /// Delete Share: a share, or one of its snapshots.
+    /// Handles Delete Share: a share, or one of its snapshots.
     pub(crate) async fn delete_share(&self, request: Request) -> Result<Response, Refusal> {
         names::check_share(&request.container)?;
         let id = lease_id(&request.headers)?;
@@ -83,7 +83,7 @@ impl FileService {
         run_to_completion(deleted).await
     }
 
-    /// Restore Share.
+    /// Handles Restore Share.
     pub(crate) async fn restore_share(&self, request: Request) -> Result<Response, Refusal> {
         const NAME: &str = "x-ms-deleted-share-name";
         names::check_share(&request.container)?;

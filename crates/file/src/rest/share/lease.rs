@@ -9,7 +9,7 @@ use crate::rest::reply::validators;
 use crate::rest::snapshot_id;
 
 impl FileService {
-    /// Lease Share.
+    /// Handles Lease Share.
     pub(crate) async fn lease_share(&self, request: Request) -> Result<Response, Refusal> {
         names::check_share(&request.container)?;
         let action = lease_action(&request.headers, request.version, fresh_lease_id())?;

@@ -23,7 +23,7 @@ const INCLUDES: [(&str, Include); 3] =
     [("metadata", Include::Metadata), ("snapshots", Include::Snapshots), ("deleted", Include::Deleted)];
 
 impl FileService {
-    /// List Shares.
+    /// Handles List Shares.
     pub(crate) async fn list_shares(&self, request: Request) -> Result<Response, Refusal> {
         let page = PageRequest::parse(ServiceKind::File, &request.query, MAX_RESULTS)?;
         let include = request.query.list("include", &INCLUDES)?;

@@ -15,7 +15,7 @@ use crate::tree::record::Share;
 use crate::tree::snapshots::is_taken;
 
 impl FileService {
-    /// Snapshot Share.
+    /// Handles Snapshot Share.
     pub(crate) async fn snapshot_share(&self, request: Request) -> Result<Response, Refusal> {
         names::check_share(&request.container)?;
         let metadata = Metadata::from_headers(&request.headers)?;

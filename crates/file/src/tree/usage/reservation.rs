@@ -106,13 +106,13 @@ pub(crate) struct QuotaReservation {
 }
 
 impl QuotaReservation {
-    /// Waits while this front end recounts.
+    /// Begins a reservation. Waits while this front end recounts.
     pub(super) async fn begin(usage: Arc<Usage>) -> Self {
         let change = Ranked::wait(Rank::QuotaChange, usage.changes.clone().read_owned()).await;
         Self::of(usage, change)
     }
 
-    /// `None`: this front end recounts.
+    /// Begins a reservation, or returns `None` while this front end recounts.
     pub(super) fn try_begin(usage: Arc<Usage>) -> Option<Self> {
         let change = usage.changes.clone().try_read_owned().ok()?;
         Some(Self::of(usage, Ranked::taken(Rank::QuotaChange, change)))

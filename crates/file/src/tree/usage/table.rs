@@ -61,7 +61,7 @@ impl UsageTable {
         self.entries.remove(&space);
     }
 
-    /// Whether slices should be released: more than 3/4 of the bound is in use.
+    /// Returns whether slices should be released: more than 3/4 of the bound is in use.
     pub(super) fn is_filling(&self) -> bool {
         self.entries.len() > self.low()
     }

@@ -87,7 +87,7 @@ pub(crate) fn run(args: AccountArgs, variable: impl Fn(&str) -> Option<String>) 
         }
     };
     let command = command(args.action)?;
-    let reply = match control::ask(&directory, &command)? {
+    let reply = match control::send_command(&directory, &command)? {
         Some(reply) => reply,
         None => execute_here(&directory, command)?,
     };

@@ -58,7 +58,7 @@ pub(crate) trait Chore: Send + Sync {
     async fn run(&self, pace: Pace) -> Result<(), String>;
 }
 
-/// Whether a chore works, and how long it takes.
+/// The failures and durations of a chore.
 #[derive(Debug)]
 pub(crate) struct ChoreHealth {
     name: &'static str,
@@ -183,7 +183,7 @@ impl Background {
         let task = runtime.spawn(async move {
             tokio::select! {
                 _ = stopped.wait_for(|stop| *stop) => {}
-                () = look_after(chores) => {}
+                () = run_chores(chores) => {}
             }
         });
         Self { stop, task }
@@ -196,17 +196,18 @@ impl Background {
     }
 }
 
-async fn look_after(chores: Chores) {
+/// Runs the chores one at a time, each at its next planned time, until dropped.
+async fn run_chores(chores: Chores) {
     let now = Instant::now();
     let mut planned: Vec<_> = chores.0.into_iter().map(|chore| (now, chore)).collect();
     while let Some((at, (chore, health))) = planned.iter_mut().min_by_key(|(at, _)| *at) {
         tokio::time::sleep_until(*at).await;
-        *at = look_at(&**chore, health).await;
+        *at = run_if_due(&**chore, health).await;
     }
 }
 
 /// Runs a chore if it is due, and returns when to check it again.
-async fn look_at(chore: &dyn Chore, health: &ChoreHealth) -> Instant {
+async fn run_if_due(chore: &dyn Chore, health: &ChoreHealth) -> Instant {
     let began = Instant::now();
     // A check that panics counts as due: the run that follows reports what is wrong.
     if !catch_unwind(AssertUnwindSafe(|| chore.is_due())).unwrap_or(true) {
@@ -232,11 +233,11 @@ pub(crate) struct ContentSweep {
     sweeper: Arc<ContentSweeper>,
     extents: Arc<dyn Extents>,
     /// The counters of the last change, and when they changed.
-    seen: Mutex<(Changed, Instant)>,
+    seen: Mutex<(ChangeCounters, Instant)>,
 }
 
-/// Bytes appended and released since the last sweep.
-type Changed = (u64, u64);
+/// Bytes of content appended and released since the last sweep.
+type ChangeCounters = (u64, u64);
 
 impl ContentSweep {
     pub(crate) fn new(sweeper: Arc<ContentSweeper>, extents: Arc<dyn Extents>) -> Self {
@@ -286,7 +287,7 @@ impl Chore for ContentSweep {
 /// Removes the data of deleted containers, shares, tables or queues: one chore for each service.
 pub(crate) struct GarbageSweep<S> {
     /// The kind of deleted objects: the name of the chore.
-    pub(crate) what: &'static str,
+    pub(crate) name: &'static str,
     pub(crate) service: S,
     pub(crate) is_due: fn(&S) -> bool,
     pub(crate) sweep: for<'a> fn(&'a S, Pace) -> Sweeping<'a>,
@@ -298,7 +299,7 @@ type Sweeping<'a> = Pin<Box<dyn Future<Output = Result<Swept, Refusal>> + Send +
 #[async_trait]
 impl<S: Send + Sync> Chore for GarbageSweep<S> {
     fn name(&self) -> &'static str {
-        self.what
+        self.name
     }
 
     fn is_due(&self) -> bool {
@@ -308,7 +309,7 @@ impl<S: Send + Sync> Chore for GarbageSweep<S> {
     async fn run(&self, pace: Pace) -> Result<(), String> {
         let swept = (self.sweep)(&self.service, pace).await.map_err(|refusal| refusal.to_string())?;
         if swept.spaces > 0 {
-            tracing::info!(count = swept.spaces, bytes = swept.bytes, "swept {}", self.what);
+            tracing::info!(count = swept.spaces, bytes = swept.bytes, "swept {}", self.name);
         }
         Ok(())
     }
@@ -423,7 +424,7 @@ mod tests {
         endless: bool,
     }
 
-    /// Always due, often looked at, and slow.
+    /// A slow chore that is always due and checked often.
     struct Slow(Arc<AtomicUsize>);
 
     #[async_trait]
@@ -462,7 +463,7 @@ mod tests {
             if self.endless {
                 std::future::pending::<()>().await;
             }
-            Err("it fails every time".into())
+            Err("fails every time".into())
         }
     }
 
@@ -499,7 +500,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn panicking_chore_is_reported_and_retried_and_the_others_go_on() {
+    async fn panicking_chore_is_reported_and_retried_and_others_continue() {
         let (works, runs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let other = Count { due: true, runs: runs.clone(), endless: false };
         let chores = Chores::new(vec![Box::new(Panics(works.clone())), Box::new(other)]);
@@ -533,7 +534,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn content_is_swept_if_there_is_much_garbage_or_some_garbage_and_no_other_change() {
+    async fn content_is_swept_if_garbage_is_large_or_content_is_quiet() {
         let dir = tempfile::tempdir().unwrap();
         let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
         let extents = Arc::new(LocalExtents::open(dir.path(), Default::default()).unwrap());
@@ -554,7 +555,7 @@ mod tests {
         extents.released(LEFT_BYTES);
         assert!(!chore.is_due());
         tokio::time::advance(QUIET).await;
-        assert!(!chore.is_due(), "too little to care");
+        assert!(!chore.is_due(), "too little garbage to sweep");
         extents.released(lazuli_extents::SWEEP_MIN_BYTES);
         assert!(chore.is_due());
     }

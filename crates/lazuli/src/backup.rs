@@ -1,14 +1,14 @@
 //! `lazuli backup` and `lazuli restore`: online, consistent, incremental backups of a data directory.
 //!
-//! [`snapshot`] captures the directory of a running server by links; [`source`] is the directory as a backup
-//! reads it, captured or stopped; [`repository`] keeps backups as chunks, each stored once; [`copy`] writes
-//! one to the other; [`restore`] brings a backup back. See decision 0025.
+//! [`snapshot`] captures the directory of a running server by hard links. [`source`] is the captured or
+//! stopped directory that a backup reads. [`repository`] stores backups as deduplicated chunks. [`copy`]
+//! writes a source to a repository. [`restore`] restores a backup. See decision 0025.
 
 mod copy;
-pub(crate) mod fresh;
 mod lazy;
 mod manifest;
-mod only;
+pub(crate) mod new_directory;
+mod partial_restore;
 mod repository;
 mod restore;
 pub(crate) mod snapshot;
@@ -35,10 +35,10 @@ pub(crate) struct BackupArgs {
     /// The data directory, as for lazuli serve [default: ./lazuli-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// The configuration of lazuli serve, which says where the data directory is
+    /// The configuration file of lazuli serve, to find the data directory
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The folder that keeps backups; made if it is not there
+    /// The folder of backups; created if it does not exist
     #[arg(long, value_name = "DIR", required = true)]
     to: Option<PathBuf>,
     /// Read everything, but write nothing
@@ -61,10 +61,10 @@ enum Action {
         /// The folder
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
-        /// How many of the newest backups to keep
+        /// The number of newest backups to keep
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         keep: u32,
-        /// Say what would be removed, but remove nothing
+        /// Report what would be removed, but remove nothing
         #[arg(long)]
         dry_run: bool,
     },
@@ -100,7 +100,7 @@ fn back_up(
     let repository = if dry_run && !to.exists() { None } else { Some(Repository::create(to, recipients)?) };
     let source = BackupSource::open(data)?;
     let copied = copy::copy(&source, repository.as_ref(), dry_run)?;
-    // A backup counts only if nothing was freed while it was made.
+    // The backup is valid only if the snapshot was kept to its end.
     source.finish()?;
     let what = match (&repository, dry_run) {
         (Some(repository), false) => {

@@ -1,7 +1,7 @@
-//! `lazuli check`: verifies a data directory that no server has open, and changes nothing in it.
+//! `lazuli check`: verifies a data directory that no server has open, without changing it.
 //!
 //! Reads every log frame, every table, every row and every byte of content. Damage is listed on stdout with
-//! the names of the damaged objects, each damaged place once. The exit code says whether there was any.
+//! the names of the damaged objects, each damaged place once. The exit code is 1 if there is damage.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::Failure;
 use crate::data::{self, STORE};
 use crate::survey::{Findings, Survey};
 
-/// Ends a walk that has shown what it was for.
+/// Stops a scan that has already answered its question.
 const ENOUGH: &str = "enough";
 
 /// The damage that was found.
@@ -76,7 +76,7 @@ fn check(dir: &Path, runtime: &Runtime) -> Result<Damages, Failure> {
     Ok(damages)
 }
 
-/// Every byte of every table, and whether the store can be opened.
+/// Verifies every byte of every table, and that the store can be opened.
 fn check_tables(store: &Path, findings: &Findings, damages: &mut Damages) -> Result<(), Failure> {
     let progress = bar("{bar:40} {pos}/{len} tables {elapsed}");
     let damaged = embedded::damaged_tables(store, |done, tables| {
@@ -85,7 +85,7 @@ fn check_tables(store: &Path, findings: &Findings, damages: &mut Damages) -> Res
     });
     let tables = match damaged {
         Ok(tables) => tables,
-        // The manifest is on the list already.
+        // The manifest is already listed.
         Err(OpenError::Damaged { .. }) => vec![],
         Err(error) => return Err(Failure::failed(error)),
     };
@@ -105,7 +105,7 @@ fn check_tables(store: &Path, findings: &Findings, damages: &mut Damages) -> Res
     Ok(())
 }
 
-/// All content, whether a row refers to it or not.
+/// Verifies all content, including content that no row refers to.
 fn check_content(
     extents: &LocalExtents,
     runtime: &Runtime,
@@ -130,8 +130,8 @@ fn check_content(
             DamageKind::Chunk => {
                 damages.add(format!("{place}: the checksum does not match; no object refers to it"));
             }
-            // A crash leaves such bytes, and the next sweep frees them. If a row referred to them it would
-            // have said so.
+            // A crash leaves such bytes, and the next sweep frees them. A row that refers to them would have
+            // been reported above.
             DamageKind::Unclaimed => println!("note: {place}: the remains of an unfinished write"),
         }
     }
@@ -140,7 +140,7 @@ fn check_content(
     Ok(())
 }
 
-/// A sign of life for work of unknown length.
+/// Creates a spinner for work of unknown length.
 pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     let progress = ProgressBar::new_spinner().with_style(style("{spinner} {msg}: {pos} {elapsed}"));
     progress.set_message(what);
@@ -148,7 +148,7 @@ pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     progress
 }
 
-/// A bar whose length is set once it is known.
+/// Creates a progress bar; the caller sets its length.
 pub(crate) fn bar(template: &str) -> ProgressBar {
     ProgressBar::new(0).with_style(style(template))
 }

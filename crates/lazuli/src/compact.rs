@@ -1,4 +1,4 @@
-//! `lazuli compact`: gives back, at once and offline, what a running server gives back little by little.
+//! `lazuli compact`: frees offline and at once the disk space that a running server frees gradually.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::Failure;
 use crate::check::spinner;
 use crate::data::{self, Data};
 
-/// Rewrites the rows without what was removed, and frees content that no row refers to.
+/// Rewrites the rows without removed ones, and frees content that no row refers to.
 pub(crate) fn run(dir: &Path, accept_missing_rows: bool) -> Result<(), Failure> {
     let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
     runtime.block_on(compact(dir, accept_missing_rows))
@@ -41,7 +41,7 @@ async fn compact(dir: &Path, accept_missing_rows: bool) -> Result<(), Failure> {
     progress.finish_and_clear();
     let now = extents.storage_use().allocated_bytes;
     println!(
-        "content: {} before, {} now, {} alive",
+        "content: {} before, {} now, {} in use",
         HumanBytes(before),
         HumanBytes(now),
         HumanBytes(freed.live_bytes)

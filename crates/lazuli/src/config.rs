@@ -142,7 +142,7 @@ pub(crate) struct Layer {
 /// The complete configuration of `lazuli serve`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
-    /// Where the data is. Default: `lazuli-data` in the working directory.
+    /// Location of the data. Default: `lazuli-data` in the working directory.
     pub(crate) data: Storage,
     /// The address to listen on. Default: 127.0.0.1.
     pub(crate) host: IpAddr,
@@ -182,7 +182,7 @@ pub(crate) struct Config {
     pub(crate) insecure_dev_key: bool,
 }
 
-/// Where the data is.
+/// Location of the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
     /// In a directory.
@@ -191,7 +191,7 @@ pub(crate) enum Storage {
     Memory { max_bytes: Option<u64> },
 }
 
-/// Where the certificate comes from.
+/// Source of the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TlsSource {
     /// No TLS.
@@ -244,7 +244,7 @@ impl Config {
         let layer = Layer { data, in_memory: Some(false), ..Layer::default() };
         match Self::load(layer, file, variable)?.data {
             Storage::Directory(path) => Ok(path),
-            Storage::Memory { .. } => contradiction("--in-memory: this command needs a directory"),
+            Storage::Memory { .. } => contradiction("--in-memory: this command requires a data directory"),
         }
     }
 
@@ -263,7 +263,7 @@ impl Config {
         let oidc = match layer.oidc_issuer {
             Some(issuer) => Some(Oidc { issuer, audiences }),
             None if audiences.is_empty() => None,
-            None => return contradiction("--oidc-audience needs --oidc-issuer"),
+            None => return contradiction("--oidc-audience requires --oidc-issuer"),
         };
         let accounts = understood(layer.account.unwrap_or_default())
             .map_err(|reason| ConfigError::Contradiction(format!("--account: {reason}")))?;
@@ -336,7 +336,8 @@ impl Layer {
         }
     }
 
-    /// The choices of the variables: `LAZULI_BLOB_PORT=0` is `--blob-port=0`. An empty variable is no choice.
+    /// Parses the environment variables: `LAZULI_BLOB_PORT=0` is `--blob-port=0`. An empty variable is
+    /// ignored.
     fn from_environment(variable: &impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let mut arguments = vec!["lazuli".to_owned()];
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -403,7 +404,7 @@ fn environment(variable: &str, error: &clap::Error) -> ConfigError {
 
 fn storage(layer: &Layer) -> Result<Storage, ConfigError> {
     if layer.in_memory.is_none() && layer.memory_bytes.is_some() {
-        return contradiction("--memory-bytes needs --in-memory");
+        return contradiction("--memory-bytes requires --in-memory");
     }
     if !layer.in_memory.unwrap_or_default() {
         return Ok(Storage::Directory(layer.data.clone().unwrap_or_else(|| "lazuli-data".into())));
@@ -415,7 +416,7 @@ fn storage(layer: &Layer) -> Result<Storage, ConfigError> {
         ("--scrub-rate", layer.scrub_rate.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => contradiction(format!("--in-memory goes without {option}")),
+        Some((option, _)) => contradiction(format!("--in-memory cannot be combined with {option}")),
         None => Ok(Storage::Memory { max_bytes: layer.memory_bytes.map(|size| size.0) }),
     }
 }
@@ -425,8 +426,8 @@ fn tls(cert: Option<PathBuf>, key: Option<PathBuf>, self_signed: bool) -> Result
         (None, None, false) => Ok(TlsSource::Off),
         (None, None, true) => Ok(TlsSource::SelfSigned),
         (Some(certificate), Some(key), false) => Ok(TlsSource::Files { certificate, key }),
-        (_, _, true) => contradiction("--tls-self-signed goes without --tls-cert and --tls-key"),
-        _ => contradiction("--tls-cert and --tls-key go together"),
+        (_, _, true) => contradiction("--tls-self-signed cannot be combined with --tls-cert or --tls-key"),
+        _ => contradiction("--tls-cert and --tls-key must be set together"),
     }
 }
 

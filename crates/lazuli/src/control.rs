@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backup::snapshot::Segment;
 
-pub(crate) use client::{HeldSnapshot, ask, hold_snapshot, restore};
+pub(crate) use client::{HeldSnapshot, hold_snapshot, restore, send_command};
 pub(crate) use intake::Intakes;
 pub(crate) use server::Control;
 

@@ -1,10 +1,14 @@
-//! An open data directory: the lock, the rows, the bytes.
+//! An open data directory: its lock, rows and content.
 //!
 //! ```text
-//! FORMAT  LOCK    whose it is and which format it has      store/      rows
-//! control.sock    where `lazuli account` finds the server  segments/   bytes
-//! tls/            a self-signed certificate, if there is one   sweep   what content sweeps remember
-//! scrub           how far the scrub has come
+//! FORMAT        the format of the directory
+//! LOCK          the lock file of the process that uses the directory
+//! store/        rows
+//! segments/     content
+//! sweep         the ledger of content sweeps
+//! scrub         the progress of the scrub
+//! control.sock  the socket of `lazuli account`, `backup` and `restore --only`
+//! tls/          the self-signed certificate, if the server has created one
 //! ```
 
 use std::path::Path;
@@ -49,7 +53,7 @@ impl Data {
         Ok(Self { store: Arc::new(store), extents, clock, directory })
     }
 
-    /// Frees content that no row refers to.
+    /// Creates the sweeper that frees content that no row refers to.
     pub(crate) fn sweeper(&self) -> ContentSweeper {
         let ledger = self.directory.path().join(SWEEP_LEDGER);
         let extents = Arc::new(self.extents.clone());
@@ -84,7 +88,7 @@ pub(crate) fn lock_stopped(path: &Path) -> Result<Directory, Failure> {
     Directory::open_existing(path).map_err(stop_first)
 }
 
-/// Locks an existing data directory for reading only: nothing in it changes, and it may be read-only.
+/// Locks an existing data directory for reading only. The directory is not changed, and may be read-only.
 pub(crate) fn lock_to_read(path: &Path) -> Result<Directory, Failure> {
     Directory::open_read_only(path).map_err(stop_first)
 }

@@ -1,4 +1,4 @@
-//! The health of the data as operators see it: on `/readyz` and in the log.
+//! The health of the data, as reported to operators on `/readyz` and in the log.
 //!
 //! `/readyz` needs no credentials, so only the log names objects.
 

@@ -11,8 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::Failure;
 use crate::config::LogFormat;
 
-/// Maximum number of lines that wait for stderr. If the reader is too slow, lines are lost; requests never
-/// wait.
+/// Maximum number of lines queued for stderr. If the reader is too slow, lines are lost; requests never wait.
 const WAITING_LINES: usize = 64 * 1024;
 
 /// Starts logging. Dropping the guard flushes the waiting lines. Can be called once per process.

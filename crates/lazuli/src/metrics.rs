@@ -1,4 +1,4 @@
-//! Everything that the server counts, as Prometheus text. Read when it is asked for.
+//! The metrics of the server as Prometheus text, collected on each request.
 //!
 //! Metrics need no credentials, so they name no objects. Labels have values from fixed lists.
 
@@ -25,7 +25,7 @@ const MICROS: f64 = 1e6;
 /// Ticks of the clock in a second.
 const TICKS: f64 = 1e7;
 
-/// Where the figures come from.
+/// The sources of the figures.
 pub(crate) struct Sources {
     pub(crate) front: Arc<Metrics>,
     pub(crate) engine: Arc<dyn Engine>,
@@ -37,15 +37,15 @@ pub(crate) struct Sources {
     pub(crate) file: FileService,
     pub(crate) queue: QueueService,
     pub(crate) table: TableService,
-    /// If it is served.
+    /// `None` if SMB is disabled.
     pub(crate) smb: Option<SmbServer>,
-    /// Tasks of the server, those of the engine included.
+    /// Background tasks, including those of the engine.
     pub(crate) chores: Vec<Arc<ChoreHealth>>,
     pub(crate) clock: Arc<SteadyClock>,
 }
 
 impl Sources {
-    /// All of them. The engine may block, so only where blocking is allowed.
+    /// Formats all metrics. Blocks, because the engine may.
     pub(crate) fn render(&self) -> String {
         let mut text = Text::default();
         let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
@@ -63,7 +63,7 @@ impl Sources {
 
     fn transactions(&self, text: &mut Text) {
         let name = "lazuli_transaction_retries_total";
-        text.family(name, Counter, "Attempts of transactions that had to be made again.");
+        text.family(name, Counter, "Repeated attempts of transactions.");
         for (service, retries) in [
             ("account", self.accounts.retries()),
             ("blob", self.blob.retries()),
@@ -74,7 +74,7 @@ impl Sources {
             text.series(name, &format!("service=\"{service}\""), retries);
         }
         let name = "lazuli_transactions_waiting";
-        text.family(name, Gauge, "Transactions that wait in line because of conflicts.");
+        text.family(name, Gauge, "Transactions queued because of conflicts.");
         for (service, waiting) in [
             ("account", self.accounts.waiting()),
             ("blob", self.blob.waiting()),
@@ -84,8 +84,7 @@ impl Sources {
         ] {
             text.series(name, &format!("service=\"{service}\""), waiting);
         }
-        let help =
-            "How far the store's clock is ahead of the machine's. Negative: the machine's is not followed.";
+        let help = "Lead of the store's clock over the machine's. Negative: the machine's clock is ignored.";
         let lead = self.store.now().ticks() as f64 - self.clock.machine().ticks() as f64;
         text.one("lazuli_clock_lead_seconds", Gauge, help, lead / TICKS);
     }
@@ -100,19 +99,19 @@ impl Sources {
         text.one("lazuli_sweep_incomplete", Gauge, "1 if the last sweep could not free all garbage.", alarm);
         let progress = self.sweeper.progress();
         let running = u8::from(progress.is_running());
-        text.one("lazuli_sweep_running", Gauge, "1 while content is swept.", running);
-        let help = "Rows that the sweep of content has walked over, of lazuli_rows.";
+        text.one("lazuli_sweep_running", Gauge, "1 while a content sweep is running.", running);
+        let help = "Rows scanned by the content sweep, of lazuli_rows.";
         text.one("lazuli_sweep_rows", Gauge, help, progress.rows());
         let rows = self.store.row_counts().map_or(0, |counts| counts.added.saturating_sub(counts.removed));
         text.one("lazuli_rows", Gauge, "Rows in the store.", rows);
-        text.one("lazuli_sweeps_total", Counter, "Sweeps of content that have ended.", progress.ended());
-        let help = "Bytes of content that sweeps have freed.";
+        text.one("lazuli_sweeps_total", Counter, "Finished content sweeps.", progress.ended());
+        let help = "Bytes of content freed by sweeps.";
         text.one("lazuli_sweep_freed_bytes_total", Counter, help, progress.freed_bytes());
     }
 
     fn chores(&self, text: &mut Text) {
         let name = "lazuli_chore_seconds";
-        text.family(name, Histogram, "Runs of the server's own tasks.");
+        text.family(name, Histogram, "Durations of background task runs.");
         let labelled = || self.chores.iter().map(|chore| (format!("chore=\"{}\"", chore.label()), chore));
         for (labels, chore) in labelled() {
             text.histogram(name, &labels, &chore.times, MICROS);
@@ -123,7 +122,7 @@ impl Sources {
             text.series(name, &labels, u8::from(chore.is_failing()));
         }
         let name = "lazuli_chore_failures_total";
-        text.family(name, Counter, "Runs of the task that failed.");
+        text.family(name, Counter, "Failed runs of the task.");
         for (labels, chore) in labelled() {
             text.series(name, &labels, chore.failures());
         }
@@ -131,9 +130,9 @@ impl Sources {
 
     fn memory(&self, text: &mut Text) {
         use tikv_jemalloc_ctl::{epoch, stats};
-        // The allocator's figures are as of the last epoch.
+        // The allocator updates its figures once per epoch.
         let _ = epoch::advance();
-        text.family("lazuli_memory_bytes", Gauge, "Memory by what it is for, then as the allocator sees it.");
+        text.family("lazuli_memory_bytes", Gauge, "Memory by purpose, then as counted by the allocator.");
         let allocator = [
             ("allocated", stats::allocated::read().map_or(0, |bytes| bytes as u64)),
             ("active", stats::active::read().map_or(0, |bytes| bytes as u64)),
@@ -148,20 +147,16 @@ impl Sources {
     fn sizes(&self, text: &mut Text) {
         text.one("lazuli_accounts", Gauge, "Accounts.", self.accounts.len());
         let name = "lazuli_pending_copies";
-        text.family(
-            name,
-            Gauge,
-            "Copies that go on after their requests, those that wait for their turn included.",
-        );
+        text.family(name, Gauge, "Copies that continue after their requests, including queued ones.");
         text.series(name, "service=\"blob\"", self.blob.pending_copies());
         text.series(name, "service=\"file\"", self.file.pending_copies());
         let help = "Byte-range locks of all open files.";
         text.one("lazuli_range_locks", Gauge, help, self.file.opens().locks());
-        let help = "Memory for bytes that were written over SMB and are not stored yet.";
+        let help = "Memory for dirty SMB data.";
         text.one("lazuli_unflushed_bytes", Gauge, help, self.file.opens().buffered());
-        let help = "Queues whose front is remembered.";
+        let help = "Queues whose first messages are cached.";
         text.one("lazuli_queue_lines", Gauge, help, self.queue.cached_queues());
-        let help = "Messages remembered as candidates for the next gets.";
+        let help = "Messages cached as candidates for the next gets.";
         text.one("lazuli_queue_candidates", Gauge, help, self.queue.candidates());
         let help = "Queues whose next expiry is remembered.";
         text.one("lazuli_queue_expiry_watched", Gauge, help, self.queue.watched_queues());
@@ -174,18 +169,18 @@ impl Sources {
         let mut gauge = |name: &str, help: &str, value: usize| _ = text.one(name, Gauge, help, value);
         gauge("lazuli_smb_connections", "SMB connections.", figures.connections);
         gauge("lazuli_smb_strangers", "SMB connections that have not logged in.", figures.unauthenticated);
-        gauge("lazuli_smb_sessions", "SMB sessions, those being set up included.", figures.sessions);
+        gauge("lazuli_smb_sessions", "SMB sessions, including those being set up.", figures.sessions);
         gauge("lazuli_smb_trees", "Connections of SMB sessions to shares.", figures.trees);
-        let help = "Files and directories open over SMB, those that wait for lost clients included.";
+        let help = "Files and directories open over SMB, including durable opens of disconnected clients.";
         gauge("lazuli_smb_opens", help, figures.opens);
-        let help = "Files and directories open over SMB by the account that has the most.";
+        let help = "Files and directories open over SMB by the account with the most.";
         gauge("lazuli_smb_most_opens_of_account", help, figures.most_opens_of_account);
         gauge("lazuli_smb_pipes", "Pipes open over SMB.", figures.pipes);
-        let help = "Bytes of change notifications kept for SMB clients.";
+        let help = "Bytes of change notifications queued for SMB clients.";
         gauge("lazuli_smb_kept_event_bytes", help, figures.kept_event_bytes);
         let help = "Addresses, accounts and pairs of them whose failed SMB logins are remembered.";
         gauge("lazuli_smb_throttled", help, figures.throttled);
-        let help = "SMB connections dropped for others because they had not logged in.";
+        let help = "Unauthenticated SMB connections dropped to admit others.";
         text.one("lazuli_smb_strangers_dropped_total", Counter, help, figures.dropped_unauthenticated);
         let help = "SMB logins that failed.";
         text.one("lazuli_smb_failed_logins_total", Counter, help, figures.failed_logins);

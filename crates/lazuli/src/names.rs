@@ -1,4 +1,4 @@
-//! Names rows as people do: by account, container and blob; table and keys; queue; share and path.
+//! Readable names of rows: by account, container and blob; table and keys; queue; share and path.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,16 +11,17 @@ use lazuli_table::TableRows;
 
 use crate::services;
 
-/// Directories of shares whose names are kept. Files in others are named by the id of their directory.
+/// Maximum number of share directories whose names are kept. Files in other directories are named by the
+/// directory's id.
 const MAX_DIRECTORIES: usize = 1 << 20;
-/// Directories on a path at most.
+/// Maximum number of directories in a path.
 const MAX_DEPTH: usize = 250;
 
-/// A row that is to be named once all names are known.
+/// A row to be named once all names are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RowLocation {
     pub(crate) row: RowPosition,
-    /// The value of the row, if it is needed to name the row.
+    /// The value, if the row's name depends on it.
     pub(crate) value: Option<Bytes>,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Learns from a row that can be read. Rows of the directory of accounts come first.
+    /// Learns the names in a readable row. Rows of the directory of accounts must come first.
     pub(crate) fn learn(&mut self, space: SpaceId, partition: &[u8], row: &Row) {
         if space == SpaceId::ROOT {
             if let Some(named) = services::space_named_by(partition, row)
@@ -57,17 +58,17 @@ impl Names {
         }
     }
 
-    /// The spaces that rows of the directory name.
+    /// Returns the spaces that rows of the directory name.
     pub(crate) fn spaces(&self) -> impl Iterator<Item = SpaceId> {
         self.spaces.keys().copied()
     }
 
-    /// Whether a row of the directory names the space.
+    /// Returns whether a row of the directory names the space.
     pub(crate) fn knows(&self, space: SpaceId) -> bool {
         space == SpaceId::ROOT || self.spaces.contains_key(&space)
     }
 
-    /// The name of a row.
+    /// Returns the name of a row.
     pub(crate) fn name(&self, place: &RowLocation) -> String {
         let RowPosition { space, partition, key } = &place.row;
         if *space == SpaceId::ROOT {
@@ -87,7 +88,7 @@ impl Names {
         known.unwrap_or_else(|| place.row.to_string())
     }
 
-    /// The path of a directory: empty for the root, else it begins with a slash.
+    /// Returns the path of a directory: empty for the root, else with a leading slash.
     fn path(&self, space: SpaceId, directory: Option<u64>) -> String {
         let (mut path, mut id) = (String::new(), directory.unwrap_or(0));
         for _ in 0..MAX_DEPTH {
@@ -102,21 +103,21 @@ impl Names {
     }
 }
 
-/// `KIND/ACCOUNT/GENERATION/NAME` as its kind and `ACCOUNT/NAME`.
+/// Splits `KIND/ACCOUNT/GENERATION/NAME` into its kind and `ACCOUNT/NAME`.
 fn generation_name(partition: &[u8]) -> Option<(String, String)> {
     let mut parts = std::str::from_utf8(partition).ok()?.splitn(4, '/');
     let (kind, account, _, name) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     Some((kind.to_owned(), format!("{account}/{name}")))
 }
 
-/// The account that a partition of the directory belongs to, and its generation.
+/// Returns the account and generation that a partition of the directory belongs to.
 pub(crate) fn owner(partition: &[u8]) -> Option<(String, u64)> {
     let mut parts = std::str::from_utf8(partition).ok()?.splitn(4, '/');
     let (_, account, generation, _) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     Some((account.to_owned(), u64::from_str_radix(generation, 16).ok()?))
 }
 
-/// A row of the directory of accounts.
+/// Names a row of the directory of accounts.
 fn root_name(partition: &[u8], key: &[u8]) -> String {
     let row = key.escape_ascii();
     match generation_name(partition) {
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_the_directory_are_named_by_what_they_name() {
+    fn directory_rows_are_named_by_the_object_they_describe() {
         for (partition, key, name) in [
             ("blob/lapis/00ff/con", "current", "container lapis/con"),
             ("file/lapis/00ff/docs", "current", "share lapis/docs"),
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_a_space_without_a_name_are_named_by_their_place() {
+    fn rows_of_unknown_spaces_are_named_by_their_position() {
         let row = RowPosition { space: SpaceId(7), partition: "bname".into(), key: "b".into() };
         let place = RowLocation { row: row.clone(), value: None };
         let mut names = Names::default();
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_leads_to_the_root_or_says_where_it_ends() {
+    fn path_of_an_orphaned_directory_begins_with_the_missing_id() {
         let mut names = Names::default();
         names.directories.insert((SpaceId(1), 5), (9, "b".into()));
         names.directories.insert((SpaceId(1), 9), (0, "a".into()));

@@ -1,4 +1,4 @@
-//! The issuer of bearer tokens: where its keys are read from.
+//! The issuer of bearer tokens and the source of its keys.
 //!
 //! A URL names an issuer by OpenID Connect discovery; its documents are fetched when a token needs them, so a
 //! server starts whether or not its issuer can be reached. A file holds the discovery document itself, for
@@ -23,10 +23,10 @@ use crate::config::Oidc;
 const FRESH: Duration = Duration::from_secs(3600);
 /// Minimum interval between two requests to the issuer, independent of the tokens that arrive.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a token with an unknown key waits for the issuer's answer.
+/// Maximum time that a token with an unknown key waits for the issuer.
 const WAIT: Duration = Duration::from_secs(3);
 
-/// The issuer that the configuration names.
+/// Returns the configured issuer.
 pub(crate) fn issuer(oidc: &Oidc) -> Result<Issuer, Failure> {
     let Oidc { issuer, audiences } = oidc.clone();
     if issuer.contains("://") {
@@ -49,82 +49,81 @@ pub(crate) fn issuer(oidc: &Oidc) -> Result<Issuer, Failure> {
     Ok(Issuer { name: discovery.issuer, audiences, authorization_uri, keys })
 }
 
-/// An address whose answer can be trusted: HTTPS, or this machine.
+/// Parses an address whose replies can be trusted: HTTPS, or this machine.
 fn web_address(text: &str) -> Result<Uri, Failure> {
     let uri: Uri = text.parse().map_err(|error| Failure::Usage(format!("{text}: {error}")))?;
     let local = matches!(uri.host(), Some("localhost" | "127.0.0.1" | "[::1]"));
     match uri.scheme_str() {
         Some("https") if uri.host().is_some() => Ok(uri),
         Some("http") if local => Ok(uri),
-        _ => Err(Failure::Usage(format!("{text}: an issuer is reached over https"))),
+        _ => Err(Failure::Usage(format!("{text}: an issuer must have an https address"))),
     }
 }
 
-/// Where a key set is.
+/// The location of a key set.
 enum IssuerKeys {
-    /// Where a discovery document says, which has to be this issuer's own.
+    /// The key set that a discovery document names. The document must be this issuer's own.
     Discovery { document: Uri, issuer: String },
-    /// Here.
+    /// The address of the key set itself.
     Keys(Uri),
 }
 
-/// Keys that are fetched and kept for a while. A separate task fetches them, so a request whose key is known
-/// does not wait for an issuer that does not answer.
+/// Cached keys of a web issuer. A separate task fetches them, so a request whose key is cached does not wait
+/// for a slow issuer.
 struct WebKeys(Arc<Shared>);
 
 struct Shared {
     source: IssuerKeys,
-    held: Mutex<Held>,
-    /// Changes when the issuer has answered, or will not.
+    cached: Mutex<CachedKeys>,
+    /// Notified when a fetch has succeeded or failed.
     fetched: watch::Sender<()>,
 }
 
 #[derive(Default)]
-struct Held {
+struct CachedKeys {
     keys: Option<(Instant, Arc<KeySet>)>,
-    /// When the issuer was asked last.
-    asked: Option<Instant>,
-    /// Whether an answer of the issuer is pending.
+    /// Time of the last request to the issuer.
+    requested: Option<Instant>,
+    /// Whether a fetch is in progress.
     fetching: bool,
 }
 
 impl WebKeys {
     fn new(source: IssuerKeys) -> Self {
-        Self(Arc::new(Shared { source, held: Mutex::default(), fetched: watch::Sender::default() }))
+        Self(Arc::new(Shared { source, cached: Mutex::default(), fetched: watch::Sender::default() }))
     }
 
-    /// Sees to it that the issuer is asked if that is due. Returns whether an answer is awaited that matters
-    /// here.
-    fn ask(&self, refresh: bool) -> bool {
-        let mut held = self.0.held();
-        let fresh = held.keys.as_ref().is_some_and(|(fetched, _)| fetched.elapsed() < FRESH);
-        let asked_just_now = held.asked.is_some_and(|asked| asked.elapsed() < PATIENCE);
-        if (!fresh || refresh) && !asked_just_now && !held.fetching {
-            held.asked = Some(Instant::now());
-            held.fetching = true;
+    /// Starts a fetch if one is due. Returns whether the caller should wait for the fetch in progress.
+    fn request_if_due(&self, refresh: bool) -> bool {
+        let mut cached = self.0.cached();
+        let fresh = cached.keys.as_ref().is_some_and(|(fetched, _)| fetched.elapsed() < FRESH);
+        let requested_recently = cached.requested.is_some_and(|requested| requested.elapsed() < PATIENCE);
+        if (!fresh || refresh) && !requested_recently && !cached.fetching {
+            cached.requested = Some(Instant::now());
+            cached.fetching = true;
             tokio::spawn(Arc::clone(&self.0).fetch());
         }
-        held.fetching && (refresh || held.keys.is_none())
+        cached.fetching && (refresh || cached.keys.is_none())
     }
 }
 
 impl Shared {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, CachedKeys> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn fetch(self: Arc<Self>) {
         let fetched = self.source.fetch().await;
-        let mut held = self.held();
-        held.fetching = false;
+        let mut cached = self.cached();
+        cached.fetching = false;
         match fetched {
-            Ok(keys) => held.keys = Some((Instant::now(), Arc::new(keys))),
+            Ok(keys) => cached.keys = Some((Instant::now(), Arc::new(keys))),
             // Keep the old keys.
             Err(error) => {
                 tracing::warn!(%error, "could not fetch the issuer's signing keys (JWKS); keeping the old keys")
             }
         }
-        drop(held);
+        drop(cached);
         self.fetched.send_replace(());
     }
 }
@@ -153,12 +152,12 @@ impl IssuerKeys {
 #[async_trait]
 impl KeySource for WebKeys {
     async fn keys(&self, refresh: bool) -> Result<Arc<KeySet>, KeySourceError> {
-        // Before it is asked, so that no answer is missed.
+        // Subscribe before the fetch starts, so that its end is not missed.
         let mut fetched = self.0.fetched.subscribe();
-        if self.ask(refresh) {
+        if self.request_if_due(refresh) {
             let _ = tokio::time::timeout(WAIT, fetched.changed()).await;
         }
-        match &self.0.held().keys {
+        match &self.0.cached().keys {
             Some((_, keys)) => Ok(keys.clone()),
             None => Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into()),
         }

@@ -1,9 +1,7 @@
-//! `lazuli repair`: copies everything that can be read in a damaged data directory to a new one, and lists
-//! what was lost.
+//! `lazuli repair`: copies all readable data of a damaged data directory to a new one, and lists the losses.
 //!
-//! The damaged directory is opened as `lazuli check` opens it: nothing in it changes. Rows keep their tokens
-//! and content keeps its place, so ETags and versions stay. The new directory gets its name only when it is
-//! complete.
+//! The damaged directory is opened read-only, as by `lazuli check`. Rows keep their tokens and content keeps
+//! its position, so ETags and versions stay. The new directory gets its name only when it is complete.
 
 mod accounts;
 
@@ -22,9 +20,9 @@ use crate::Failure;
 use crate::check::bar;
 use crate::data::{self, STORE};
 use crate::survey::Survey;
-use accounts::AccountsFound;
+use accounts::FoundAccounts;
 
-/// The epoch of a space whose header is lost: above any that it can have had.
+/// The epoch of a space whose header is lost: above any earlier epoch.
 const NEW_EPOCH: u64 = 1 << 32;
 /// Suffix of the new directory's name until it is complete.
 const UNFINISHED: &str = ".unfinished";
@@ -77,19 +75,19 @@ fn refuse_taken(source: &Path, into: &Path) -> Result<(), Failure> {
 }
 
 /// Counts of the new directory.
-struct Loaded {
+struct LoadCounts {
     rows: u64,
-    /// Accounts whose rows were lost.
+    /// Recreated accounts, whose rows were lost.
     accounts_again: Vec<String>,
 }
 
 /// Loads every sound row.
-fn load(survey: &mut Survey<'_>, from: &Path, to: &Path) -> Result<Loaded, Failure> {
-    // Nothing reads the tokens of headers.
+fn load(survey: &mut Survey<'_>, from: &Path, to: &Path) -> Result<LoadCounts, Failure> {
+    // The tokens of headers are never read, so any will do.
     const NO_TOKEN: Token = Token(Stamp::from_ticks(0));
     let mut loader = Loader::create(to).map_err(Failure::failed)?;
     let (mut rows, mut headers) = (0, BTreeSet::from([SpaceId::ROOT]));
-    let mut accounts = AccountsFound::default();
+    let mut accounts = FoundAccounts::default();
     let progress = bar("{bar:40} {pos}/{len} rows {elapsed}");
     survey.run(from, &progress, |found| {
         let is_stale = matches!(found, Salvaged::Stale(..));
@@ -114,14 +112,14 @@ fn load(survey: &mut Survey<'_>, from: &Path, to: &Path) -> Result<Loaded, Failu
     })?;
     progress.finish_and_clear();
     let accounts_again = accounts.load(&mut loader, |row| survey.findings.may_have_lost(row))?;
-    // A space that a row names and whose header is lost. Its row decides whether it stays open; the server
-    // sees to that.
+    // Spaces that a row names but whose header is lost. The server closes such a space if its row requires
+    // it.
     for space in survey.names.spaces().filter(|space| !headers.contains(space)) {
         let header = SpaceHeader { epoch: NEW_EPOCH, open: true };
         loader.header(space, header, NO_TOKEN).map_err(Failure::failed)?;
     }
     loader.finish().map_err(Failure::failed)?;
-    Ok(Loaded { rows, accounts_again })
+    Ok(LoadCounts { rows, accounts_again })
 }
 
 fn copy_content(survey: &Survey<'_>, target: &Path) -> Result<(), Failure> {
@@ -148,7 +146,7 @@ fn copy_certificate(source: &Path, target: &Path) -> std::io::Result<()> {
     File::open(&to)?.sync_all()
 }
 
-fn report(survey: &Survey<'_>, loaded: &Loaded, into: &Path) {
+fn report(survey: &Survey<'_>, loaded: &LoadCounts, into: &Path) {
     let findings = &survey.findings;
     let lines = findings.lines(&survey.names);
     for line in &lines {
@@ -159,7 +157,7 @@ fn report(survey: &Survey<'_>, loaded: &Loaded, into: &Path) {
     }
     for account in &loaded.accounts_again {
         println!(
-            "made again: account {account}: disabled, with a new key; its settings and service properties are lost"
+            "recreated: account {account}: disabled, with a new key; its settings and service properties are lost"
         );
     }
     if findings.unnamed > 0 {

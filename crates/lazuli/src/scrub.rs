@@ -49,7 +49,7 @@ pub(crate) struct Status {
     pub(crate) total: u64,
     /// Bytes read since the start.
     pub(crate) read: u64,
-    /// When the last whole pass ended.
+    /// End of the last complete pass.
     pub(crate) finished: Option<Timestamp>,
     /// Damaged places, each counted once.
     pub(crate) damaged: u64,
@@ -70,7 +70,7 @@ pub(crate) struct Scrub {
 
 /// Result of a step.
 #[derive(Debug, Default)]
-struct Step {
+struct StepResult {
     next: Position,
     /// Bytes verified, and bytes read for that.
     verified: u64,
@@ -143,7 +143,7 @@ impl Scrub {
             self.progress.lock().begin(self.clock.now(), last_table, last_segment);
         }
         self.measure().await;
-        tracing::info!(bytes = self.status().total, "scrub begins or goes on");
+        tracing::info!(bytes = self.status().total, "scrub started or resumed");
         let (mut pacer, mut saved) = (Pacer { rate: self.rate, next: Instant::now() }, self.status().done);
         let mut content = vec![];
         loop {
@@ -157,7 +157,7 @@ impl Scrub {
             pacer.charge(step.read.saturating_sub(bytes));
             self.read.fetch_add(step.read, Ordering::Relaxed);
             content.extend(step.content);
-            self.note_tables(step.tables, step.files).await;
+            self.record_tables(step.tables, step.files).await;
             let done = {
                 let mut progress = self.progress.lock();
                 (progress.position, progress.done) = (step.next, progress.done + step.verified);
@@ -165,7 +165,7 @@ impl Scrub {
             };
             let is_over = step.next == Position::Idle;
             if is_over || (done - saved) * 100 >= total {
-                self.note_content(std::mem::take(&mut content)).await;
+                self.record_content(std::mem::take(&mut content)).await;
                 if is_over {
                     self.progress.lock().finish(self.clock.now());
                 } else {
@@ -176,21 +176,21 @@ impl Scrub {
             }
             if is_over {
                 let Status { done, damaged, .. } = self.status();
-                tracing::info!(bytes = done, damaged, "scrub has ended");
+                tracing::info!(bytes = done, damaged, "scrub finished");
                 return Ok(());
             }
         }
     }
 
     /// Verifies about `bytes` bytes.
-    async fn step(&self, position: Position, bytes: u64) -> Result<Step, String> {
+    async fn step(&self, position: Position, bytes: u64) -> Result<StepResult, String> {
         let (store, extents) = (self.directory.join(STORE), self.extents.clone());
         let (last_table, last_segment) = {
             let progress = self.progress.lock();
             (progress.last_table, progress.last_segment)
         };
         blocking(move || match position {
-            Position::Idle => Ok(Step::default()),
+            Position::Idle => Ok(StepResult::default()),
             Position::Table { id, offset } => table_step(&store, id, offset, last_table, bytes),
             Position::Segment { id, offset, chunks } => {
                 segment_step(&extents, id, SegmentPosition { offset, chunks }, last_segment, bytes)
@@ -225,9 +225,9 @@ impl Scrub {
         progress.total = progress.done + ahead;
     }
 
-    async fn note_tables(&self, tables: Vec<(TableFile, u64, String)>, files: Vec<(PathBuf, String)>) {
+    async fn record_tables(&self, tables: Vec<(TableFile, u64, String)>, files: Vec<(PathBuf, String)>) {
         for (path, what) in files {
-            self.note(path.display().to_string(), format!("rows: {}: {what}", path.display()));
+            self.record(path.display().to_string(), format!("rows: {}: {what}", path.display()));
         }
         for (table, at, what) in tables {
             let (store, id) = (self.store.clone(), table.id);
@@ -237,34 +237,37 @@ impl Scrub {
                 None => "all of its rows can be read".to_owned(),
             };
             let line = format!("rows: {}: {what}: {objects}", table.path.display());
-            self.note(format!("table {id} {at}"), line);
+            self.record(format!("table {id} {at}"), line);
         }
     }
 
-    /// Notes damaged content that rows refer to.
-    async fn note_content(&self, mut damage: Vec<Damage>) {
+    /// Records damaged content that rows refer to.
+    async fn record_content(&self, mut damage: Vec<Damage>) {
         for header in damage.extract_if(.., |damage| damage.kind == DamageKind::SegmentHeader) {
             let segment = header.segment;
             let line = format!("content: segment {segment:016x}: the header is damaged; no object needs it");
-            self.note(format!("segment {segment:016x} header"), line);
+            self.record(format!("segment {segment:016x} header"), line);
         }
         if damage.is_empty() {
             return;
         }
         let store: Arc<dyn Store> = self.store.clone();
         match naming::damaged_content(&store, &self.extents, &damage).await {
-            Ok(lines) => lines.into_iter().for_each(|(place, line)| self.note(place, line)),
+            Ok(lines) => lines.into_iter().for_each(|(place, line)| self.record(place, line)),
             Err(error) => {
                 for Damage { segment, offset, length, .. } in damage {
                     let place = format!("segment {segment:016x}, {length} bytes at {offset}");
-                    self.note(place.clone(), format!("content: {place}: its objects are not known: {error}"));
+                    self.record(
+                        place.clone(),
+                        format!("content: {place}: its objects are not known: {error}"),
+                    );
                 }
             }
         }
     }
 
-    fn note(&self, place: String, line: String) {
-        if self.progress.lock().found(place, line.clone()) {
+    fn record(&self, place: String, line: String) {
+        if self.progress.lock().record(place, line.clone()) {
             tracing::error!("the scrub has found damage: {line}");
         }
     }
@@ -299,20 +302,20 @@ impl Pacer {
     }
 }
 
-fn table_step(store: &Path, id: u64, offset: u64, last: u64, bytes: u64) -> Result<Step, String> {
+fn table_step(store: &Path, id: u64, offset: u64, last: u64, bytes: u64) -> Result<StepResult, String> {
     let listed = match tables(store) {
         Ok(tables) => tables,
         Err(OpenError::Damaged { path, what }) => {
-            return Ok(Step {
+            return Ok(StepResult {
                 next: Position::FIRST_SEGMENT,
                 files: vec![(path, format!("damaged: {what}"))],
-                ..Step::default()
+                ..StepResult::default()
             });
         }
         Err(error) => return Err(error.to_string()),
     };
     let Some(table) = listed.into_iter().find(|table| table.id >= id && table.id <= last) else {
-        return Ok(Step { next: Position::FIRST_SEGMENT, ..Step::default() });
+        return Ok(StepResult { next: Position::FIRST_SEGMENT, ..StepResult::default() });
     };
     let after = Position::Table { id: table.id + 1, offset: 0 };
     let offset = if table.id == id { offset } else { 0 };
@@ -323,18 +326,18 @@ fn table_step(store: &Path, id: u64, offset: u64, last: u64, bytes: u64) -> Resu
     });
     let (part, read) = match part {
         Ok(part) => part,
-        // Compaction has replaced it.
+        // Compaction has replaced the table.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Step { next: after, ..Step::default() });
+            return Ok(StepResult { next: after, ..StepResult::default() });
         }
         Err(error) => return Err(format!("{}: {error}", table.path.display())),
     };
-    Ok(Step {
+    Ok(StepResult {
         next: part.next.map_or(after, |offset| Position::Table { id: table.id, offset }),
         verified: part.bytes,
         read,
         tables: part.damage.into_iter().map(|(at, what)| (table.clone(), at, what)).collect(),
-        ..Step::default()
+        ..StepResult::default()
     })
 }
 
@@ -344,31 +347,31 @@ fn segment_step(
     place: SegmentPosition,
     last: u64,
     bytes: u64,
-) -> Result<Step, String> {
+) -> Result<StepResult, String> {
     let ids = extents.segment_sizes().into_iter().map(|(id, _)| id);
     let Some(segment) = ids.into_iter().find(|segment| *segment >= id && *segment <= last) else {
-        return Ok(Step::default());
+        return Ok(StepResult::default());
     };
     let after = Position::in_segment(segment + 1, SegmentPosition::default());
     let place = if segment == id { place } else { SegmentPosition::default() };
     let path = extents.segment_path(segment);
     let mut reader = match PastCache::open(&path, 0) {
         Ok(reader) => reader,
-        // A sweep has removed it.
+        // A sweep has removed the segment.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Step { next: after, ..Step::default() });
+            return Ok(StepResult { next: after, ..StepResult::default() });
         }
         Err(error) => return Err(format!("{}: {error}", path.display())),
     };
     let mut read = |buffer: &mut [u8], at| reader.read_at(buffer, at);
     let part = extents.scrub_part(segment, place, bytes, &mut read);
     let part = part.map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(Step {
+    Ok(StepResult {
         next: part.next.map_or(after, |place| Position::in_segment(segment, place)),
         verified: part.bytes,
         read: reader.bytes_read(),
         content: part.report.damage,
-        ..Step::default()
+        ..StepResult::default()
     })
 }
 

@@ -1,6 +1,6 @@
-//! Encryption of backups and exports, in the format of age (age-encryption.org/v1). Writing needs recipients,
-//! which are public. Reading needs an identity, which is secret. A server that makes backups cannot read
-//! them.
+//! Encryption of backups and exports, in the format of age (age-encryption.org/v1). Writing requires
+//! recipients, which are public. Reading requires an identity, which is secret. So a server can make backups
+//! that it cannot read.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::Failure;
 
-/// The longest file of recipients or identities.
+/// Maximum size of a file of recipients or identities, in bytes.
 const MAX_KEY_FILE: u64 = 1 << 20;
 
 /// Options that name recipients.
@@ -25,7 +25,7 @@ pub(crate) struct RecipientArgs {
     files: Vec<PathBuf>,
 }
 
-/// With which keys to decrypt.
+/// Options that name the keys for decryption.
 #[derive(Args)]
 pub(crate) struct IdentityArgs {
     /// Decrypt with the age identities in this file; may be given more than once
@@ -68,7 +68,7 @@ impl RecipientArgs {
         match (recipients.is_empty(), self.files.first()) {
             (false, _) => Ok(Some(Recipients(recipients))),
             (true, None) => Ok(None),
-            // Never write unencrypted data because a file happened to be empty.
+            // An empty file must not lead to an unencrypted backup.
             (true, Some(path)) => Err(Failure::Usage(format!("{} contains no recipient", path.display()))),
         }
     }
@@ -99,7 +99,7 @@ impl IdentityArgs {
 }
 
 impl Recipients {
-    /// Encrypts what is written. [`finish`](age::stream::StreamWriter::finish) has to be called at the end.
+    /// Returns a writer that encrypts. Call [`finish`](age::stream::StreamWriter::finish) at the end.
     pub(crate) fn seal<W: Write>(&self, out: W) -> io::Result<age::stream::StreamWriter<W>> {
         let recipients = self.0.iter().map(|recipient| recipient as &dyn age::Recipient);
         age::Encryptor::with_recipients(recipients).map_err(io::Error::other)?.wrap_output(out)
@@ -114,7 +114,7 @@ impl Recipients {
 }
 
 impl Identities {
-    /// Decrypts what is read. The end is verified when it is read.
+    /// Returns a reader that decrypts. A truncated stream fails at its end.
     pub(crate) fn open<R: Read>(&self, input: R) -> io::Result<age::stream::StreamReader<R>> {
         let identities = self.0.iter().map(|identity| identity as &dyn age::Identity);
         let decryptor = age::Decryptor::new(input).map_err(io::Error::other)?;
@@ -122,7 +122,7 @@ impl Identities {
     }
 }
 
-/// The lines of a file of keys, without comments.
+/// Reads the lines of a key file, without comments.
 fn key_lines(path: &Path) -> Result<Vec<String>, Failure> {
     let failed = |error: io::Error| Failure::Usage(format!("{}: {error}", path.display()));
     let mut text = String::new();
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_sealed_for_every_recipient_and_for_no_other() {
+    fn sealed_bytes_open_for_every_recipient_and_no_other_key() {
         let [first, second, other] = [(); 3].map(|()| age::x25519::Identity::generate());
         let recipients = Recipients(vec![first.to_public(), second.to_public()]);
         let bytes: Vec<u8> = (0..200_000u32).map(|i| i as u8).collect();

@@ -37,7 +37,7 @@ use crate::services::Services;
 use crate::smb::Smb;
 use crate::{Failure, health, logging, oidc, provision};
 
-/// How long requests in flight may take to finish when the server stops.
+/// Time for requests in flight to finish when the server stops.
 const DRAIN_TIME: Duration = Duration::from_secs(30);
 /// Drain time of the console, which stops last so that it can report that the server is draining.
 const CONSOLE_DRAIN_TIME: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ pub(crate) fn run(config: Config) -> Result<(), Failure> {
     let mut runtime = runtime::Builder::new_multi_thread();
     runtime.enable_all().on_thread_start(scheduling::worker).event_interval(TASKS_PER_POLL);
     let runtime = runtime.build().map_err(Failure::failed)?;
-    // Sweeps read many rows at a time. On separate threads they do not delay requests.
+    // Sweeps read many rows at a time, so separate threads keep them from delaying requests.
     let mut background = runtime::Builder::new_multi_thread();
     background.worker_threads(1).thread_name("lazuli-chores").enable_all();
     let background = background.on_thread_start(scheduling::sweeper).build().map_err(Failure::failed)?;
@@ -114,13 +114,13 @@ async fn serve(config: Config, limits: Limits, background: &Handle) -> Result<()
     let mut signals = Signals::new().map_err(Failure::failed)?;
     let smb_address = smb.as_ref().map(Smb::address);
     announce(&config, engine.directory(), &accounts, &server, smb_address, console.as_ref()).await?;
-    while signals.next().await == Asked::Reload {
+    while signals.next().await == SignalAction::Reload {
         reload(&config.tls, tls.as_ref());
     }
     tracing::info!("draining; another signal exits at once");
     draining.store(true, Ordering::Relaxed);
     tokio::spawn(async move {
-        while signals.next().await == Asked::Reload {}
+        while signals.next().await == SignalAction::Reload {}
         std::process::exit(1);
     });
     drop(control);
@@ -156,7 +156,7 @@ fn chores(
 ) -> Vec<Box<dyn Chore>> {
     vec![
         Box::new(GarbageSweep {
-            what: "deleted containers",
+            name: "deleted containers",
             service: services.blob.clone(),
             is_due: BlobService::garbage_due,
             sweep: |blob, pace| Box::pin(blob.sweep_garbage(pace)),
@@ -164,19 +164,19 @@ fn chores(
         Box::new(BlobExpiry { blob: services.blob.clone() }),
         Box::new(DroppedBlocks { blob: services.blob.clone() }),
         Box::new(GarbageSweep {
-            what: "deleted tables",
+            name: "deleted tables",
             service: services.table.clone(),
             is_due: TableService::sweep_due,
             sweep: |table, pace| Box::pin(table.sweep(pace)),
         }),
         Box::new(GarbageSweep {
-            what: "deleted shares",
+            name: "deleted shares",
             service: services.file.clone(),
             is_due: FileService::sweep_due,
             sweep: |file, pace| Box::pin(file.sweep(pace)),
         }),
         Box::new(GarbageSweep {
-            what: "deleted and cleared queues",
+            name: "deleted and cleared queues",
             service: services.queue.clone(),
             is_due: QueueService::garbage_due,
             sweep: |queue, pace| Box::pin(queue.sweep_garbage(pace)),
@@ -187,7 +187,7 @@ fn chores(
     ]
 }
 
-/// Makes everything durable that is not yet.
+/// Makes all data durable.
 async fn close(engine: Arc<dyn Engine>) -> Result<(), Failure> {
     tokio::task::spawn_blocking(move || engine.close()).await.map_err(Failure::failed)??;
     tracing::info!("stopped");
@@ -338,7 +338,7 @@ struct Signals {
 
 /// The action that a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum SignalAction {
     /// Stop the server.
     Stop,
     /// Reload the certificate.
@@ -354,11 +354,11 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Asked {
+    async fn next(&mut self) -> SignalAction {
         tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop,
-            _ = self.interrupt.recv() => Asked::Stop,
-            _ = self.hang_up.recv() => Asked::Reload,
+            _ = self.terminate.recv() => SignalAction::Stop,
+            _ = self.interrupt.recv() => SignalAction::Stop,
+            _ = self.hang_up.recv() => SignalAction::Reload,
         }
     }
 }

@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// A damaged row of a queue or a table must not keep content from being freed.
+    // A damaged row of a queue or a table must not keep content from being freed.
     #[test]
     fn only_rows_that_may_refer_to_content_take_part_in_sweeps() {
         let dir = tempfile::tempdir().unwrap();

@@ -20,7 +20,7 @@ use crate::services::{self, RowReader};
 /// Maximum number of objects that `check` and the scrub name for one damaged place. A repair names all
 /// objects.
 const MAX_OBJECTS: usize = 100;
-/// Damaged places and rows that are listed. More are only counted.
+/// Maximum number of damaged places and rows listed. Further ones are only counted.
 const MAX_LISTED: usize = 10_000;
 
 /// A damaged place in content, counted once.
@@ -34,7 +34,7 @@ enum ContentPlace {
 #[derive(Debug)]
 struct Broken {
     what: String,
-    /// The bytes of its segment.
+    /// The damaged range of the segment.
     bytes: Range<u64>,
     objects: Vec<RowLocation>,
     more: u64,
@@ -148,7 +148,7 @@ impl<'a> Survey<'a> {
                 self.findings.damaged_extent(self.extents, &extent, &error, place());
             }
         }
-        // Keep a stale account or container: without its row, everything in it would be out of reach.
+        // Keep a stale account or container: without its row, all data in it would be inaccessible.
         let is_kept = is_sound && (!is_stale || space == SpaceId::ROOT);
         Ok(if is_kept { Verdict::Keep } else { Verdict::LeaveOut })
     }
@@ -267,5 +267,5 @@ fn gap_text(gap: &Gap, names: &Names) -> String {
         (Some(row), true) => format!("up to {}", name(row)),
         (Some(row), false) => format!("before {}", name(row)),
     };
-    format!("what was stored {from} and {to} is lost")
+    format!("all data stored {from} and {to} is lost")
 }

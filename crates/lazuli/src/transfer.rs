@@ -1,5 +1,5 @@
-//! `lazuli export` and `lazuli import stream`: all rows and content as one stream that no engine or format
-//! shapes.
+//! `lazuli export` and `lazuli import stream`: all rows and content as one stream, independent of the engine
+//! and the format of the data directory.
 
 mod export;
 mod import;
@@ -76,8 +76,8 @@ pub(crate) fn run_export(args: &ExportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the stream, encrypted if it is for recipients. Its end, without which no import accepts the stream,
-/// is written when the snapshot proved to have been kept.
+/// Writes the stream, encrypted if there are recipients. The end, without which no import accepts the stream,
+/// is written only if the snapshot was kept until then.
 fn write(out: impl Write, recipients: Option<&Recipients>, source: BackupSource) -> Result<Counts, Failure> {
     let mut out = BufWriter::new(out);
     let dir = source.dir.clone();
@@ -92,7 +92,7 @@ fn write(out: impl Write, recipients: Option<&Recipients>, source: BackupSource)
     Ok(counts)
 }
 
-/// Writes a file that has its name only when it is complete.
+/// Writes a file that gets its name only when complete.
 fn to_file(path: &Path, recipients: Option<&Recipients>, source: BackupSource) -> Result<Counts, Failure> {
     let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -119,7 +119,7 @@ pub(crate) fn run_import(args: ImportArgs) -> Result<(), Failure> {
         None => Box::new(input),
     };
     let counts = if dry_run { import::verify(input)? } else { import::import(input, &into)? };
-    println!("{} {}", if dry_run { "the stream is whole:" } else { "imported" }, describe(counts));
+    println!("{} {}", if dry_run { "the stream is complete:" } else { "imported" }, describe(counts));
     Ok(())
 }
 

@@ -24,8 +24,8 @@ fn names(accounts: &Value) -> Vec<&str> {
     accounts.as_array().unwrap().iter().map(|account| account["name"].as_str().unwrap()).collect()
 }
 
-/// The whole life of an account; `status` tries a key against the server, if one runs.
-fn life_of_an_account(data: &Path, status: impl Fn(&str, Option<u16>)) {
+/// Adds, changes and removes an account. `status` returns the reply's status for a key, if a server runs.
+fn account_lifecycle(data: &Path, status: impl Fn(&str, Option<u16>)) {
     let added = account(data, &["add", "alpha"]);
     let keys: Vec<_> = added[0]["keys"].as_array().unwrap().iter().map(|key| key.as_str().unwrap()).collect();
     assert_eq!(keys.len(), 2);
@@ -69,11 +69,11 @@ fn life_of_an_account(data: &Path, status: impl Fn(&str, Option<u16>)) {
 }
 
 #[test]
-fn a_running_server_takes_changes_at_once() {
+fn running_server_applies_account_changes_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     assert_eq!(names(&account(dir.path(), &["list"])), [DEVELOPMENT_ACCOUNT]);
-    life_of_an_account(dir.path(), |key, expected| {
+    account_lifecycle(dir.path(), |key, expected| {
         let reply = server.call_as("alpha", key, ServiceKind::Blob, "GET", PROPERTIES, "");
         assert_eq!(Some(reply.status), expected, "{}", reply.text());
     });
@@ -81,26 +81,26 @@ fn a_running_server_takes_changes_at_once() {
 }
 
 #[test]
-fn a_stopped_server_has_the_changes_when_it_starts() {
+fn account_changes_offline_apply_at_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    life_of_an_account(&data, |_, _| ());
+    account_lifecycle(&data, |_, _| ());
     account(&data, &["add", "beta", "--key", "a2V5"]);
     let server = Server::start(&data);
     assert_eq!(server.call_as("beta", "a2V5", ServiceKind::File, "GET", PROPERTIES, "").status, 200);
     let development =
         server.call_as(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, ServiceKind::File, "GET", PROPERTIES, "");
-    assert_eq!(development.status, 403, "there is another account, so nobody needs the development account");
+    assert_eq!(development.status, 403, "with another account, the development account is not created");
 }
 
 #[test]
-fn what_cannot_be_done_is_said_and_changes_nothing() {
+fn invalid_account_commands_fail_without_changes() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data").to_str().unwrap().to_owned();
     let data = data.as_str();
     let none = fail(&["account", "list", "--data", data], 1);
     assert!(none.contains("is not a Lazuli data directory"), "{none}");
-    assert!(!Path::new(data).exists(), "only adding an account makes a directory");
+    assert!(!Path::new(data).exists(), "only `add` creates a directory");
 
     let _server = Server::start(Path::new(data));
     for (arguments, code, expected) in [
@@ -123,7 +123,7 @@ fn what_cannot_be_done_is_said_and_changes_nothing() {
 }
 
 #[test]
-fn people_get_a_table() {
+fn default_output_is_a_table() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();

@@ -62,14 +62,15 @@ fn restore(from: &Path, into: &Path) -> String {
     succeed(&["restore", "--from", from.to_str().unwrap(), "--into", into.to_str().unwrap()])
 }
 
-/// The requests that the writers of a load have submitted, and those that were acknowledged.
+/// Counts of submitted and acknowledged requests per writer.
 #[derive(Default)]
 struct History {
     submitted: AtomicU64,
     acknowledged: AtomicU64,
 }
 
-/// The body of a writer's nth version: its number, so that a torn body shows, in a length that changes.
+/// Returns the body of a writer's nth version: its repeated number, which reveals a torn body, in a varying
+/// length.
 fn version(n: u64) -> Vec<u8> {
     let length = [100, 6_000, 40_000, 300_000][n as usize % 4];
     n.to_le_bytes().repeat(length / 8)
@@ -88,8 +89,8 @@ fn make_table_queue_and_share(server: &Server) {
     }
 }
 
-/// Puts the nth entity, message and file of a writer, one after the other.
-fn put_beside(server: &Server, writer: usize, n: u64) {
+/// Puts the nth entity, message and file of a writer, in this order.
+fn put_other_kinds(server: &Server, writer: usize, n: u64) {
     let sent = |service, method: &str, path: &str, headers: &str, body: &[u8], status: u16| {
         let reply = server.send(service, method, path, headers, body);
         assert_eq!(reply.status, status, "{path}: {}", reply.text());
@@ -105,7 +106,7 @@ fn put_beside(server: &Server, writer: usize, n: u64) {
     sent(ServiceKind::File, "PUT", &format!("{file}?comp=range"), &range, &bytes, 201);
 }
 
-/// All messages of the queue.
+/// Returns all messages of the queue.
 fn messages(server: &Server) -> Vec<String> {
     let mut messages = vec![];
     loop {
@@ -125,14 +126,14 @@ fn messages(server: &Server) -> Vec<String> {
     }
 }
 
-/// Returns which of a writer's nth entity, message and file a restored server has. A file is whole or absent.
-fn has_beside(server: &Server, messages: &[String], writer: usize, n: u64) -> [bool; 3] {
+/// Returns which of a writer's nth entity, message and file a restored server has. Fails if a file is torn.
+fn has_other_kinds(server: &Server, messages: &[String], writer: usize, n: u64) -> [bool; 3] {
     let entity = format!("/events(PartitionKey='{writer}',RowKey='{n}')");
     let entity = server.send(ServiceKind::Table, "GET", &entity, JSON, b"");
     assert!(matches!(entity.status, 200 | 404), "{}", entity.text());
     assert!(entity.status == 404 || entity.text().contains(&format!("\"N\":{n}")), "{}", entity.text());
     let count = messages.iter().filter(|message| **message == format!("{writer}-{n}")).count();
-    assert!(count <= 1, "message {writer}-{n} is there {count} times");
+    assert!(count <= 1, "message {writer}-{n} occurs {count} times");
     let file = server.send(ServiceKind::File, "GET", &format!("/docs/{writer}-{n}"), "", b"");
     assert!(matches!(file.status, 200 | 404), "{}", file.text());
     let is_whole = file.status == 200 && file.body == version(n);
@@ -144,7 +145,7 @@ fn has_beside(server: &Server, messages: &[String], writer: usize, n: u64) -> [b
 }
 
 #[test]
-fn a_backup_under_load_holds_all_acknowledged_before_and_nothing_submitted_after() {
+fn backup_under_load_has_all_writes_acknowledged_before_and_none_submitted_after() {
     const WRITERS: usize = 4;
     let dir = tempfile::tempdir().unwrap();
     let (data, repository) = (dir.path().join("data"), dir.path().join("backups"));
@@ -168,7 +169,7 @@ fn a_backup_under_load_holds_all_acknowledged_before_and_nothing_submitted_after
                     history.submitted.store(n, Ordering::SeqCst);
                     put(server, &format!("{i}-{n}"), &version(n));
                     put(server, &format!("{i}"), &version(n));
-                    put_beside(server, i, n);
+                    put_other_kinds(server, i, n);
                     history.acknowledged.store(n, Ordering::SeqCst);
                 }
             });
@@ -196,17 +197,21 @@ fn a_backup_under_load_holds_all_acknowledged_before_and_nothing_submitted_after
             let n = u64::from_le_bytes(*last.first_chunk().unwrap());
             assert!(last == version(n), "{id}: blob {i} is torn");
             assert!((*before..=*after).contains(&n), "{id}: {before} to {after}, but {n} of {i}");
-            // A writer makes a blob, then changes another one: the later change implies the earlier one.
+            // A writer creates a blob, then changes another one, so the later change implies the earlier one.
             for m in 1..=n {
                 assert!(get(&restored, &format!("{i}-{m}")).as_ref() == Some(&version(m)), "{id}: {i}-{m}");
             }
-            assert_eq!(get(&restored, &format!("{i}-{}", after + 1)), None, "{id}: from the future");
+            assert_eq!(
+                get(&restored, &format!("{i}-{}", after + 1)),
+                None,
+                "{id}: has a blob submitted after the backup"
+            );
             for m in 1..=after + 1 {
-                let has = has_beside(&restored, &messages, i, m);
-                // They come after the blobs of the same number, in this order.
+                let has = has_other_kinds(&restored, &messages, i, m);
+                // The other kinds are written after the blob of the same number, in this order.
                 assert!(has.is_sorted_by(|a, b| a >= b), "{id}: {i}-{m}: {has:?}");
                 assert!(has == [true; 3] || m > *before && m >= n, "{id}: {i}-{m} of {n}: {has:?}");
-                assert!(has == [false; 3] || m <= n, "{id}: {i}-{m} is there before blob {n}: {has:?}");
+                assert!(has == [false; 3] || m <= n, "{id}: {i}-{m} exists before blob {n}: {has:?}");
             }
         }
         restored.stop();
@@ -214,7 +219,7 @@ fn a_backup_under_load_holds_all_acknowledged_before_and_nothing_submitted_after
 }
 
 #[test]
-fn a_second_backup_after_a_change_of_one_percent_writes_at_most_three_percent() {
+fn second_backup_after_one_percent_of_changes_writes_at_most_three_percent() {
     const BLOBS: u64 = 40;
     let dir = tempfile::tempdir().unwrap();
     let (data, repository) = (dir.path().join("data"), dir.path().join("backups"));
@@ -223,11 +228,11 @@ fn a_second_backup_after_a_change_of_one_percent_writes_at_most_three_percent() 
     for i in 0..BLOBS {
         put(&server, &format!("large{i}"), &noise(i, 3 * MIB));
         for j in 0..6 {
-            // Small enough to lie in its row.
+            // Small enough to be inline.
             put(&server, &format!("small{i}-{j}"), &noise(i * 10 + j, 7_000));
         }
     }
-    // Rows are in tables then.
+    // Stopping flushes the rows to tables.
     server.stop();
     back_up(&data, &repository);
     let first = chunk_bytes(&repository);
@@ -244,7 +249,7 @@ fn a_second_backup_after_a_change_of_one_percent_writes_at_most_three_percent() 
     assert!(written * 100 <= first * 3, "{written} of {first} bytes: {said}");
     server.stop();
 
-    // Killed midway, a backup changes nothing about the earlier ones.
+    // A backup killed midway does not affect earlier ones.
     let server = Server::start(&data);
     for i in 0..16 {
         put(&server, &format!("more{i}"), &noise(3000 + i, 3 * MIB));
@@ -259,7 +264,7 @@ fn a_second_backup_after_a_change_of_one_percent_writes_at_most_three_percent() 
     eventually("the server removes the snapshot", || !data.join("snapshot").exists());
     let listed = succeed(&["backup", "list", "--to", repository.to_str().unwrap()]);
     println!("after the kill: {listed}");
-    // A chunk that the killed backup left torn must not be trusted by the next one.
+    // The next backup must not trust a torn chunk of the killed one.
     let new =
         chunks(&repository).into_iter().max_by_key(|(path, _)| path.metadata().unwrap().modified().unwrap());
     if listed.lines().count() == 2 {
@@ -284,7 +289,7 @@ fn a_second_backup_after_a_change_of_one_percent_writes_at_most_three_percent() 
 }
 
 #[test]
-fn a_restore_refuses_damage_and_a_target_that_is_not_empty_and_a_dry_run_writes_nothing() {
+fn restore_refuses_damage_and_nonempty_targets_and_dry_run_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (data, repository) = (dir.path().join("data"), dir.path().join("backups"));
     let (restored, to) = (dir.path().join("restored"), repository.to_str().unwrap());
@@ -318,7 +323,7 @@ fn a_restore_refuses_damage_and_a_target_that_is_not_empty_and_a_dry_run_writes_
         assert!(!restored.join("FORMAT").exists() && !restored.join("store").exists());
     }
     std::fs::write(&largest, sound).unwrap();
-    // The remains of an attempt that was killed are replaced.
+    // The remains of a killed attempt are replaced.
     std::fs::create_dir_all(restored.join("incoming/store")).unwrap();
     restore(&repository, &restored);
     assert!(succeed(&["check", into]).contains("no damage found"));
@@ -336,7 +341,7 @@ fn files_of(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn an_import_has_what_was_exported_with_the_same_etags_and_exports_the_same() {
+fn imported_data_has_the_same_etags_and_exports_identically() {
     let dir = tempfile::tempdir().unwrap();
     let (data, imported) = (dir.path().join("data"), dir.path().join("imported"));
     let (out, again) = (dir.path().join("stream"), dir.path().join("again"));
@@ -359,7 +364,7 @@ fn an_import_has_what_was_exported_with_the_same_etags_and_exports_the_same() {
     let tag = etag(&server);
     succeed(&["export", data_text, "--out", out_text]);
     let bytes = std::fs::read(&out).unwrap();
-    assert!((6 * MIB..8 * MIB).contains(&bytes.len()), "content is there once: {}", bytes.len());
+    assert!((6 * MIB..8 * MIB).contains(&bytes.len()), "shared content is exported once: {}", bytes.len());
     server.stop();
 
     succeed(&["import", "stream", out_text, "--into", into, "--dry-run"]);
@@ -375,7 +380,7 @@ fn an_import_has_what_was_exported_with_the_same_etags_and_exports_the_same() {
     let done = blob(&server, "PUT", "/data/staged?comp=blocklist", BLOCK_LIST);
     assert_eq!(done.status, 201, "{}", done.text());
     assert!(get(&server, "staged").unwrap() == noise(4, MIB));
-    // Stamps go on above those of the stream.
+    // New stamps are above those of the stream.
     put(&server, "large", b"new");
     assert!(get(&server, "large").unwrap() == b"new");
     server.stop();
@@ -400,7 +405,7 @@ fn an_import_has_what_was_exported_with_the_same_etags_and_exports_the_same() {
     }
 }
 
-/// A file with an age identity, and its recipient.
+/// Creates a file with an age identity. Returns it with its recipient.
 fn identity(dir: &Path, name: &str) -> (PathBuf, String) {
     use age::secrecy::ExposeSecret;
     let identity = age::x25519::Identity::generate();
@@ -410,7 +415,7 @@ fn identity(dir: &Path, name: &str) -> (PathBuf, String) {
 }
 
 #[test]
-fn encrypted_backups_stay_incremental_and_only_their_recipients_restore_them() {
+fn encrypted_backups_are_incremental_and_restored_only_by_their_recipients() {
     let dir = tempfile::tempdir().unwrap();
     let [data, to] = ["data", "backups"].map(|name| dir.path().join(name));
     let ((key, mine), (foreign, _)) = (identity(dir.path(), "key"), identity(dir.path(), "foreign"));
@@ -437,9 +442,9 @@ fn encrypted_backups_stay_incremental_and_only_their_recipients_restore_them() {
     }
     server.stop();
 
-    // Neither in clear, nor in the same folder.
+    // An encrypted folder takes no plain backup.
     assert!(fail(&back_up, 1).contains("are encrypted"));
-    // Nor for others, which could not read the chunks that are there.
+    // Nor one for other recipients, which could not read the existing chunks.
     let (_, other) = identity(dir.path(), "other");
     let said = fail(&[&back_up[..], &["--recipient", &mine, "--recipient", &other]].concat(), 1);
     assert!(said.contains("other recipients"), "{said}");
@@ -461,7 +466,7 @@ fn encrypted_backups_stay_incremental_and_only_their_recipients_restore_them() {
 }
 
 #[test]
-fn an_encrypted_export_is_imported_with_its_identity_only() {
+fn encrypted_export_is_imported_only_with_its_identity() {
     let dir = tempfile::tempdir().unwrap();
     let [data, stream, into] = ["data", "stream", "into"].map(|name| dir.path().join(name));
     let ((key, mine), (foreign, _)) = (identity(dir.path(), "key"), identity(dir.path(), "foreign"));
@@ -482,7 +487,7 @@ fn an_encrypted_export_is_imported_with_its_identity_only() {
     let server = Server::start(&into);
     assert_eq!(get(&server, "b"), Some(content));
     server.stop();
-    // Cut short within the last piece of the stream.
+    // Truncate the last piece of the stream.
     std::fs::write(&stream, &sealed[..sealed.len() - 20]).unwrap();
     let cut = dir.path().join("cut");
     fail(&["import", "stream", arg(&stream), "--into", arg(&cut), "--identity", arg(&key)], 1);

@@ -1,4 +1,4 @@
-//! `lazuli bench` as a program: it starts itself again, starts a server, writes its results, and cleans up.
+//! `lazuli bench` as a program: child processes, servers, results and cleanup.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -12,8 +12,7 @@ fn results(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path).expect("results are written")).expect("they are JSON")
 }
 
-/// The names of what was measured in a section. Nothing may have failed, and all of it was done at least
-/// once.
+/// Returns the names of a section's measurements. Fails if one failed or has no sample.
 fn measured(section: &serde_json::Value) -> Vec<&str> {
     let measurements = section["measurements"].as_array().expect("measurements");
     for series in
@@ -26,7 +25,7 @@ fn measured(section: &serde_json::Value) -> Vec<&str> {
 }
 
 #[test]
-fn the_store_is_reopened_by_a_process_of_its_own_and_nothing_is_left_behind() {
+fn store_benchmark_reopens_in_a_new_process_and_cleans_up() {
     let dir = tempfile::tempdir().expect("a directory");
     let arguments = ["store", "--rows", "1000", "--rounds", "1", "--slice", "0.02", "--json", "results.json"];
     let output = bench(&arguments, dir.path());
@@ -40,7 +39,7 @@ fn the_store_is_reopened_by_a_process_of_its_own_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn comparing_starts_a_server_asks_it_and_draws_a_page() {
+fn compare_starts_a_server_measures_it_and_writes_a_page() {
     let dir = tempfile::tempdir().expect("a directory");
     let output = bench(&["compare", "--quick", "--no-peers", "--time", "2", "--rounds", "1"], dir.path());
     assert!(output.status.success(), "{output:?}");
@@ -55,7 +54,7 @@ fn comparing_starts_a_server_asks_it_and_draws_a_page() {
 }
 
 #[test]
-fn two_binaries_are_compared_and_one_that_does_not_start_is_reported() {
+fn two_binaries_are_compared_and_a_failed_start_is_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     let ours = env!("CARGO_BIN_EXE_lazuli");
     let options = ["--pairs", "1", "--slice", "0.05", "--workload", "put-blob", "--json", "results.json"];
@@ -73,7 +72,7 @@ fn two_binaries_are_compared_and_one_that_does_not_start_is_reported() {
 }
 
 #[test]
-fn a_short_soak_uses_every_service_and_finds_no_wrong_byte() {
+fn short_soak_uses_every_service_and_finds_no_wrong_byte() {
     let dir = tempfile::tempdir().expect("a directory");
     let output = bench(&["soak", "1", "--minute", "2", "--rate", "50"], dir.path());
     let text = String::from_utf8_lossy(&output.stdout);
@@ -83,18 +82,18 @@ fn a_short_soak_uses_every_service_and_finds_no_wrong_byte() {
 }
 
 #[test]
-fn a_steady_load_is_measured_beside_a_raw_writer() {
+fn steady_load_is_measured_next_to_a_raw_writer() {
     let dir = tempfile::tempdir().expect("a directory");
     let options = ["--minutes", "1", "--minute", "0.3", "--calibrate", "0.2", "--json", "results.json"];
     let output = bench(&[&["steady"][..], &options].concat(), dir.path());
-    // Whether the goals are met depends on the machine; that they are judged does not.
+    // Whether the goals are met depends on the machine, but they must be judged.
     let results = results(&dir.path().join("results.json"));
     assert_eq!(measured(&results["sections"][0]), ["puts", "hot reads", "raw writer"], "{output:?}");
     assert_eq!(results["sections"][0]["goals"].as_array().expect("goals").len(), 2);
 }
 
 #[test]
-fn an_endpoint_that_does_not_answer_is_shown_as_errors() {
+fn unreachable_endpoint_is_reported_as_errors() {
     let dir = tempfile::tempdir().expect("a directory");
     let closed =
         std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");

@@ -1,4 +1,4 @@
-//! Servers on a machine whose clock was wrong once.
+//! Servers on a machine whose clock was wrong.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use support::{Server, fail, text};
 const DAYS: Span = Span::seconds(3 * 24 * 3600);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Leaves a data directory as a server does whose clock was at `latest` when it stopped.
+/// Creates a data directory of a server whose clock was at `latest` when it stopped.
 fn written_until(data: &Path, latest: Timestamp) {
     Server::start(data).stop();
     let store = Embedded::open(&data.join("store"), Arc::new(ManualClock::new(latest)), Options::SMALL);
@@ -25,12 +25,12 @@ fn written_until(data: &Path, latest: Timestamp) {
     store.close();
 }
 
-/// Returns the message of a `lazuli serve` that does not start.
+/// Runs `lazuli serve`, which must fail, and returns its message.
 fn refused(data: &Path) -> String {
     fail(&["serve", "--data", data.to_str().unwrap(), "--console-port=0", "--smb-port=off"], 1)
 }
 
-/// The value of a series without labels.
+/// Returns the value of a series without labels.
 fn figure(server: &Server, name: &str) -> f64 {
     let (_, metrics) = server.console("/metrics");
     let line = metrics.lines().find(|line| line.split(' ').next() == Some(name)).unwrap();
@@ -38,7 +38,7 @@ fn figure(server: &Server, name: &str) -> f64 {
 }
 
 #[test]
-fn a_server_whose_clock_is_days_behind_its_data_starts_only_if_that_is_accepted() {
+fn server_with_a_clock_days_behind_its_data_starts_only_with_accept_time() {
     let dir = tempfile::tempdir().unwrap();
     written_until(dir.path(), SystemClock.now() + DAYS);
     let said = refused(dir.path());
@@ -47,8 +47,8 @@ fn a_server_whose_clock_is_days_behind_its_data_starts_only_if_that_is_accepted(
 
     let server = Server::start_with(dir.path(), &["--accept-time"], &[]);
     let lead = figure(&server, "lazuli_clock_lead_seconds");
-    assert!(lead > 2.9 * 86400.0, "it goes on after what was stored: {lead}");
-    // Time does not stand still until the machine's clock gets there: timeouts end.
+    assert!(lead > 2.9 * 86400.0, "the clock continues after the stored time: {lead}");
+    // Time advances while the machine's clock is behind, so timeouts end.
     assert_eq!(server.call(Queue, "PUT", "/queue", "").status, 201);
     let message = "<QueueMessage><MessageText>x</MessageText></QueueMessage>";
     let put = server.call(Queue, "POST", "/queue/messages?visibilitytimeout=1", message);
@@ -67,7 +67,7 @@ fn a_server_whose_clock_is_days_behind_its_data_starts_only_if_that_is_accepted(
 }
 
 #[test]
-fn a_server_that_was_off_for_a_month_starts() {
+fn server_stopped_for_a_month_starts() {
     let dir = tempfile::tempdir().unwrap();
     written_until(dir.path(), SystemClock.now() - Span::seconds(30 * 24 * 3600));
     let server = Server::start(dir.path());

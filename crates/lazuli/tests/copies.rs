@@ -1,5 +1,5 @@
-//! Copies from one service of the program to another. They need no permission to reach this machine: nothing
-//! goes over the network.
+//! Copies between services of one server. They need no permission to reach this machine, because they do not
+//! use the network.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use lazuli_auth::sign;
 use lazuli_protocol::{Key, ServiceKind};
 use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, http, read_reply};
 
-/// More than one step of a copy.
+/// Length of a source that takes more than one step to copy.
 const LENGTH: usize = 40 << 20;
 
 fn sas() -> String {
@@ -22,7 +22,7 @@ fn sas() -> String {
     sign::account_sas(ACCOUNT, &Key::from_base64(DEVELOPMENT_KEY).unwrap(), &fields)
 }
 
-/// A request with the headers of these lines.
+/// Sends a request with the headers in these lines.
 fn send(
     server: &Server,
     service: ServiceKind,
@@ -45,9 +45,9 @@ fn header<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
     reply.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
-/// Waits until the copy has ended well.
+/// Waits until the copy has succeeded.
 fn copied(server: &Server, service: ServiceKind, path: &str) {
-    eventually("the copy does not end", || {
+    eventually("the copy ends", || {
         let head = send(server, service, "HEAD", path, "", b"");
         assert_eq!(head.status, 200);
         header(&head, "x-ms-copy-status") == Some("success")
@@ -89,7 +89,7 @@ fn blobs_and_files_are_copied_to_each_other() {
     assert!(read.body == bytes);
     assert_eq!(header(&read, "x-ms-blob-type"), Some("BlockBlob"));
 
-    // Parts of one in the other, within the request.
+    // Ranges of one object in another, copied within the request.
     let block = format!("{from}\nx-ms-source-range: bytes=10-19");
     assert_eq!(send(&server, blob, "PUT", "/things/parts?comp=block&blockid=AAAA", &block, b"").status, 201);
     let range = format!(
@@ -100,7 +100,7 @@ fn blobs_and_files_are_copied_to_each_other() {
     assert_eq!(send(&server, file, "PUT", "/docs/f?comp=range", &range, b"").status, 201);
     assert_eq!(send(&server, file, "GET", "/docs/f", "x-ms-range: bytes=0-9", b"").body, bytes[10..20]);
 
-    // The source is authorized on its own: a key or signature for one service does not count for another.
+    // The source is authorized separately: a key or signature for one service is not valid for another.
     for (source, status, code) in [
         (url(&server, blob, "/things/source"), 401, "CannotVerifyCopySource"),
         (format!("{}?{}", url(&server, blob, "/things/none"), sas()), 404, "CannotVerifyCopySource"),
@@ -117,7 +117,7 @@ fn blobs_and_files_are_copied_to_each_other() {
 }
 
 #[test]
-fn a_source_at_a_host_that_only_looks_like_an_accounts_is_found() {
+fn source_host_resembling_an_account_host_is_resolved_as_remote() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     let blob = ServiceKind::Blob;
@@ -137,7 +137,7 @@ fn a_source_at_a_host_that_only_looks_like_an_accounts_is_found() {
 }
 
 #[test]
-fn a_copy_between_services_goes_on_after_a_kill() {
+fn copy_between_services_resumes_after_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     let (blob, file) = (ServiceKind::Blob, ServiceKind::File);

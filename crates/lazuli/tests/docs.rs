@@ -1,4 +1,4 @@
-//! The book's reference pages list what the program has: every operation, every option of `serve`.
+//! The book's reference pages list every operation and every option of `serve`.
 
 use std::path::Path;
 use std::process::Command;

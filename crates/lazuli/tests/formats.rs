@@ -1,5 +1,6 @@
-//! Every version reads what an earlier one wrote: data directories of earlier versions, with objects of all
-//! services, and what a client read of them then. `fixtures/make.py` made them with the binary of their time.
+//! Every version reads the data of earlier versions. The fixtures are data directories of earlier versions,
+//! with objects of all services, and the replies that a client got then. `fixtures/make.py` made them with
+//! the binaries of those versions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +20,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// Unpacks a data directory. It grows older every year, so servers of it have to accept the time.
+/// Unpacks a data directory. The fixtures are years old, so servers must accept the time.
 fn unpacked(name: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let archive = fixture(name);
@@ -34,7 +35,7 @@ fn get(server: &Server, service: ServiceKind, target: &str) -> Reply {
     if service == ServiceKind::Table {
         head += "accept: application/json;odata=fullmetadata\r\n";
     }
-    // Of this version a reply is never cut into chunks.
+    // HTTP/1.0 replies are never chunked.
     let head = head.replacen("HTTP/1.1", "HTTP/1.0", 1);
     http(server.address(service.name()), &head, b"")
 }
@@ -56,12 +57,12 @@ fn sha256(bytes: &[u8]) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The texts of all `<Name>` elements.
+/// Returns the texts of all `<Name>` elements.
 fn names(xml: &str) -> Vec<&str> {
     xml.split("<Name>").skip(1).filter_map(|rest| rest.split("</Name>").next()).collect()
 }
 
-/// Compares every object with what was read of it when it was written.
+/// Compares every object with the recorded replies.
 fn compare(server: &Server, recorded: &str) {
     let recorded: Vec<Value> = serde_json::from_slice(&std::fs::read(fixture(recorded)).unwrap()).unwrap();
     assert!(recorded.len() > 40);
@@ -78,7 +79,7 @@ fn compare(server: &Server, recorded: &str) {
         let said = text(&reply.body).replace(server.address(service.name()), "HOST");
         assert_eq!(u64::from(reply.status), object["status"].as_u64().unwrap(), "{what}: {said}");
         for (name, value) in object["headers"].as_object().unwrap() {
-            // A list may say more about each object than it did then.
+            // Lists may have more properties per object than the recorded ones.
             if object["compare"] == "exact" || name != "content-length" {
                 assert_eq!(header(&reply, name), value.as_str(), "{what}: {name}");
             }
@@ -96,8 +97,7 @@ fn compare(server: &Server, recorded: &str) {
     }
 }
 
-/// Compares a directory when it is opened for the first time, and when this version has written its own
-/// tables and log.
+/// Compares a directory when first opened, and again after this version has written its own tables and log.
 fn compare_directory(name: &str) {
     let dir = unpacked(&format!("{name}.tar.gz"));
     let recorded = format!("{name}.json");
@@ -111,27 +111,27 @@ fn compare_directory(name: &str) {
 }
 
 #[test]
-fn every_object_of_a_directory_of_format_1_is_read_as_it_was_written() {
+fn format_1_directory_reads_as_it_was_written() {
     compare_directory("format-1");
 }
 
 #[test]
-fn every_object_of_a_directory_of_format_2_is_read_as_it_was_written() {
+fn format_2_directory_reads_as_it_was_written() {
     compare_directory("format-2");
 }
 
-/// The directory has a staged block, `block2`, in a row of the form that only format 1 wrote.
+// The directory has a staged block, `block2`, in a row that only format 1 wrote.
 #[test]
-fn blocks_that_were_staged_in_format_1_are_committed_with_new_ones() {
+fn blocks_staged_in_format_1_can_be_committed_with_new_blocks() {
     let dir = unpacked("format-1.tar.gz");
     let server = Server::start_with(dir.path(), &["--accept-time"], &[]);
     let format = std::fs::read_to_string(dir.path().join("FORMAT")).unwrap();
-    assert_eq!(format, "lazuli 2\n", "an older program refuses it from now on");
+    assert_eq!(format, "lazuli 2\n", "older programs refuse the directory from now on");
     let id = |n: u8| STANDARD.encode(format!("block{n}"));
     let staged = put(&server, &format!("/things/blocks?comp=block&blockid={}", id(3)), b", and new");
     assert_eq!(staged.status, 201, "{}", text(&staged.body));
     let uncommitted = "/things/blocks?comp=blocklist&blocklisttype=uncommitted";
-    // Sorted by the text of their ids.
+    // Sorted by the text of the block ids.
     let listed = |server: &Server| text(&get(server, ServiceKind::Blob, uncommitted).body);
     assert_eq!(names(&listed(&server)), [id(2), id(3)]);
     let uncommitted = |n| format!("<Uncommitted>{}</Uncommitted>", id(n));
@@ -141,7 +141,7 @@ fn blocks_that_were_staged_in_format_1_are_committed_with_new_ones() {
     assert_eq!(names(&listed(&server)), [""; 0]);
     let read = |server: &Server| text(&get(server, ServiceKind::Blob, "/things/blocks").body);
     assert_eq!(read(&server), "staged and not committed, and new");
-    // The next blocks are of another generation, and the ids can be used again.
+    // The next blocks belong to a new staging generation and may reuse the ids.
     for (n, body) in [(2, "next"), (4, "last")] {
         let target = format!("/things/blocks?comp=block&blockid={}", id(n));
         assert_eq!(put(&server, &target, body.as_bytes()).status, 201);

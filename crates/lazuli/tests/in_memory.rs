@@ -1,4 +1,4 @@
-//! `lazuli serve --in-memory`: serves as from a directory, and leaves nothing behind.
+//! `lazuli serve --in-memory`: serves like a server with a directory, without writing files.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use support::{FREE_PORTS, Server, eventually, fail, lazuli, text};
 
 const MIB: usize = 1 << 20;
 
-/// A server whose working directory, home and folder for temporary files are all this one.
+/// Starts a server that uses `dir` as its working directory, home and folder for temporary files.
 fn start(dir: &Path, arguments: &[&str]) -> Server {
     let mut command = lazuli();
     command.current_dir(dir).env("HOME", dir).env("TMPDIR", dir).env("XDG_RUNTIME_DIR", dir);
@@ -31,7 +31,7 @@ fn put_blob(server: &Server, name: &str, mib: usize) -> u16 {
 }
 
 #[test]
-fn it_serves_every_service_and_writes_nothing_to_disk() {
+fn in_memory_server_serves_all_services_and_writes_nothing_to_disk() {
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path(), &[]);
     assert_eq!(server.ready["data"], "in memory: lost when the process ends");
@@ -64,7 +64,11 @@ fn it_serves_every_service_and_writes_nothing_to_disk() {
     server.wait();
     assert_empty(dir.path());
     let server = start(dir.path(), &[]);
-    assert_eq!(server.send(ServiceKind::Blob, "GET", "/con/b", "", b"").status, 404, "it began with nothing");
+    assert_eq!(
+        server.send(ServiceKind::Blob, "GET", "/con/b", "", b"").status,
+        404,
+        "a new process has no data"
+    );
     let log = server.stop();
     let warnings: Vec<_> = log.lines().filter(|line| line.contains("lost when the process ends")).collect();
     assert!(matches!(warnings[..], [line] if line.contains("WARN")), "{log}");
@@ -72,15 +76,15 @@ fn it_serves_every_service_and_writes_nothing_to_disk() {
 }
 
 #[test]
-fn memory_is_bounded_and_deletes_give_it_back() {
+fn memory_is_bounded_and_released_by_deletes() {
     let dir = tempfile::tempdir().unwrap();
-    // Three quarters of it are for content.
+    // Content may use three quarters of the memory.
     let server = start(dir.path(), &["--memory-bytes=8MiB"]);
     server.send(ServiceKind::Blob, "PUT", "/con?restype=container", "", b"");
     let statuses: Vec<_> = (0..8).map(|n| put_blob(&server, &format!("b{n}"), 1)).collect();
     assert_eq!(statuses, [201, 201, 201, 201, 201, 503, 503, 503]);
-    // Until a sweep frees what the refused upload has left.
-    eventually("it says that there is no memory", || {
+    // The state lasts until a sweep frees the remains of the refused upload.
+    eventually("readiness reports that memory is full", || {
         put_blob(&server, "more", 1) == 503
             && server.console("/readyz")
                 == (200, "degraded: no memory left for content: uploads are refused\n".into())
@@ -88,12 +92,12 @@ fn memory_is_bounded_and_deletes_give_it_back() {
     for n in 0..5 {
         assert_eq!(server.send(ServiceKind::Blob, "DELETE", &format!("/con/b{n}"), "", b"").status, 202);
     }
-    eventually("memory is given back", || put_blob(&server, "again", 1) == 201);
-    eventually("it is ready again", || server.console("/readyz").1.starts_with("ready"));
+    eventually("memory is released", || put_blob(&server, "again", 1) == 201);
+    eventually("the server is ready again", || server.console("/readyz").1.starts_with("ready"));
 }
 
 #[test]
-fn it_takes_accounts_and_makes_a_certificate() {
+fn in_memory_server_accepts_accounts_and_creates_a_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let server = start(dir.path(), &["--account=mine:c2VjcmV0", "--tls-self-signed"]);
     assert!(server.ready["blob"].starts_with("https://") && server.ready["blob"].ends_with("/mine"));
@@ -102,12 +106,12 @@ fn it_takes_accounts_and_makes_a_certificate() {
 }
 
 #[test]
-fn it_goes_without_a_directory_and_what_needs_one() {
+fn in_memory_conflicts_with_data_directory_options() {
     for option in ["--data=d", "--cache-bytes=1MiB", "--scrub-rate=1MiB"] {
         let said = fail(&["serve", "--in-memory", option], 2);
-        assert!(said.contains("--in-memory goes without"), "{said}");
+        assert!(said.contains("--in-memory cannot be combined with"), "{said}");
     }
     let output = lazuli().args(["serve", "--in-memory"]).env("LAZULI_DATA", "d").output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
-    assert!(fail(&["serve", "--memory-bytes=1MiB"], 2).contains("needs --in-memory"));
+    assert!(fail(&["serve", "--memory-bytes=1MiB"], 2).contains("requires --in-memory"));
 }

@@ -1,4 +1,4 @@
-//! What a scraper finds on the console port.
+//! The metrics on the console port.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use lazuli_protocol::ServiceKind;
 use lazuli_protocol::operation::Operation;
 use support::Server;
 
-/// Series of the engine that are there from the start: with their labels, without `le`.
+/// Series of the engine that exist from the start, with their labels but without `le`.
 const SERIES: &[&str] = &[
     "lazuli_build_info{version=\"0.1.0\"}",
     "lazuli_commit_seconds_count",
@@ -127,7 +127,7 @@ const WHAT: &[&str] = &[
     "retained",
 ];
 
-/// Series with their values, and the families that have HELP and TYPE.
+/// Parses the series with their values, and the families that have HELP and TYPE.
 fn parse(text: &str) -> (BTreeMap<String, f64>, BTreeSet<String>) {
     let (mut series, mut help, mut types) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
     for line in text.lines() {
@@ -142,7 +142,7 @@ fn parse(text: &str) -> (BTreeMap<String, f64>, BTreeSet<String>) {
             _ => {
                 let (name, value) = line.rsplit_once(' ').unwrap();
                 let before = series.insert(name.to_owned(), value.parse().unwrap());
-                assert!(before.is_none(), "{line} is there twice");
+                assert!(before.is_none(), "{line} occurs twice");
             }
         }
     }
@@ -170,7 +170,7 @@ fn is_bounded(label: &str, value: &str) -> bool {
 }
 
 #[test]
-fn every_series_of_the_engine_is_described_and_no_label_has_a_value_from_a_client() {
+fn every_series_has_help_and_labels_have_fixed_values() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     assert_eq!(server.call(ServiceKind::Queue, "PUT", "/some-name", "").status, 201);
@@ -207,13 +207,13 @@ fn every_series_of_the_engine_is_described_and_no_label_has_a_value_from_a_clien
 }
 
 #[test]
-fn an_smb_client_that_has_not_logged_in_is_counted_until_it_leaves() {
+fn unauthenticated_smb_client_is_counted_until_it_disconnects() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     let strangers = || parse(&server.console("/metrics").1).0["lazuli_smb_strangers"];
     assert_eq!(strangers(), 0.0);
     let stream = std::net::TcpStream::connect(server.address("smb")).unwrap();
-    support::eventually("it is counted", || strangers() == 1.0);
+    support::eventually("the connection is counted", || strangers() == 1.0);
     drop(stream);
-    support::eventually("it is gone", || strangers() == 0.0);
+    support::eventually("the connection is no longer counted", || strangers() == 0.0);
 }

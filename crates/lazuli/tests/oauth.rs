@@ -1,4 +1,4 @@
-//! TLS with a self-signed certificate, and over it bearer tokens of an issuer in a file.
+//! Bearer tokens of an issuer in a file, over TLS with a self-signed certificate.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ const ISSUER: &str = "https://issuer.example/tenant";
 struct TokenIssuer(EcdsaKeyPair);
 
 impl TokenIssuer {
-    /// A new issuer, with its documents in a directory.
+    /// Creates an issuer with its documents in a directory.
     fn new(directory: &Path) -> Self {
         let random = SystemRandom::new();
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
@@ -57,7 +57,7 @@ struct Client {
 }
 
 impl Client {
-    /// For a service of the server.
+    /// Creates a client for a service of the server.
     fn new(server: &Server, service: &str, data: &Path) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(data.join("tls/self-signed.crt")).unwrap()).unwrap();
@@ -85,7 +85,8 @@ impl Client {
     }
 }
 
-/// A server may close the connection without a word of TLS once its reply is complete.
+/// A reader that treats a TLS connection closed without `close_notify` as ended: a server may do this after a
+/// complete reply.
 struct UntilClosed<R>(R);
 
 impl<R: Read> Read for UntilClosed<R> {
@@ -98,7 +99,7 @@ impl<R: Read> Read for UntilClosed<R> {
 }
 
 #[test]
-fn a_subject_with_a_role_is_let_in_and_gets_a_user_delegation_key_that_lasts() {
+fn subject_with_a_role_gets_a_user_delegation_key_that_survives_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let issuer = TokenIssuer::new(dir.path());
@@ -124,12 +125,12 @@ fn a_subject_with_a_role_is_let_in_and_gets_a_user_delegation_key_that_lasts() {
         let reply = client.call("GET", "/?restype=service&comp=properties", Some(&token), "");
         assert_eq!(reply.status, status, "{subject} {audience}: {}", reply.text());
     }
-    let nobody = client.call("GET", "/?restype=service&comp=properties", None, "");
-    assert_eq!(nobody.status, 401);
+    let unauthorized = client.call("GET", "/?restype=service&comp=properties", None, "");
+    assert_eq!(unauthorized.status, 401);
     assert!(
-        nobody.head.to_lowercase().contains("www-authenticate: bearer authorization_uri="),
+        unauthorized.head.to_lowercase().contains("www-authenticate: bearer authorization_uri="),
         "{}",
-        nobody.head
+        unauthorized.head
     );
 
     let now = SystemClock.now();
@@ -141,16 +142,16 @@ fn a_subject_with_a_role_is_let_in_and_gets_a_user_delegation_key_that_lasts() {
     assert!(first.text().contains("<SignedOid>me</SignedOid>"), "{}", first.text());
     server.stop();
 
-    // The secret that it is derived from is kept, and so is the certificate.
+    // The secret behind the key and the certificate are kept across restarts.
     let server = Server::start_with(&data, &options, &[]);
     let again = Client { address: server.address("blob").into(), tls: client.tls };
     let second = again.call("POST", target, Some(&issuer.token("me", storage)), &info);
     assert_eq!(second.text(), first.text());
 }
 
-/// The .NET client sends no `x-ms-file-request-intent` here.
+// The .NET client sends no `x-ms-file-request-intent` for these operations.
 #[test]
-fn shares_are_listed_made_and_deleted_by_token_without_an_intent() {
+fn bearer_token_lists_creates_and_deletes_shares_without_intent_header() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let issuer = TokenIssuer::new(dir.path());

@@ -1,4 +1,4 @@
-//! The `object_store` crate's own integration suite, which every backend of it has to pass, against the real
+//! The integration suite of the `object_store` crate, which all its backends must pass, against the real
 //! program.
 
 #![allow(clippy::unwrap_used)]
@@ -54,7 +54,7 @@ async fn the_integration_suite_passes() {
 }
 
 #[tokio::test]
-async fn of_many_conditional_creates_one_wins() {
+async fn exactly_one_of_many_conditional_creates_succeeds() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     let store = Arc::new(store(&server));

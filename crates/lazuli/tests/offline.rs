@@ -1,4 +1,4 @@
-//! `lazuli check` and `lazuli compact` on directories that a server left behind.
+//! `lazuli check` and `lazuli compact` on directories of stopped servers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +30,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Every file and folder with its time of modification, and every file with its bytes.
+/// Returns the modification time of every file and folder, and the bytes of every file.
 fn everything(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, Vec<u8>)> {
     let folders =
         |path: &Path| std::iter::successors(Some(path.to_owned()), |path| path.parent().map(Path::to_owned));
@@ -44,10 +44,10 @@ fn everything(dir: &Path) -> BTreeMap<PathBuf, (SystemTime, Vec<u8>)> {
 }
 
 #[test]
-fn a_sound_directory_passes_and_nothing_in_it_changes() {
+fn check_of_a_sound_directory_passes_without_changes() {
     let dir = tempfile::tempdir().unwrap();
     served(dir.path());
-    // Opening the tree would remove both.
+    // Opening the tree for writing would remove both files.
     std::fs::write(dir.path().join("store/tree/v0"), b"a manifest that was replaced").unwrap();
     std::fs::write(dir.path().join("store/tree/tables/999"), b"a table that a crash left").unwrap();
     let before = everything(dir.path());
@@ -62,7 +62,7 @@ fn a_sound_directory_passes_and_nothing_in_it_changes() {
 }
 
 #[test]
-fn a_check_on_a_terminal_shows_how_far_it_is() {
+fn check_on_a_terminal_shows_its_progress() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     let blob = ServiceKind::Blob;
@@ -80,22 +80,22 @@ fn a_check_on_a_terminal_shows_how_far_it_is() {
     let mut command = lazuli();
     command.arg("check").arg(dir.path()).env("TERM", "xterm").stdout(Stdio::null()).stderr(inner);
     let mut child = command.spawn().unwrap();
-    // Dropped here, so that the terminal ends with the child.
+    // Drop the command's handle of the terminal, so that the terminal closes with the child.
     drop(command);
     let (mut terminal, mut shown) = (std::fs::File::from(terminal), vec![]);
-    // Linux ends it by an error.
+    // Linux reports the end of the terminal as an error.
     let _ = terminal.read_to_end(&mut shown);
     assert!(child.wait().unwrap().success());
     let shown = text(&shown);
     for what in [" rows", " tables", " segments"] {
-        // A number of a number of them.
+        // The progress shows a count of a total.
         let mut places = shown.match_indices(what).map(|(at, _)| &shown[..at]);
         assert!(places.any(|before| before.ends_with(|c: char| c.is_ascii_digit())), "{what}: {shown:?}");
     }
 }
 
 #[test]
-fn a_check_works_on_a_read_only_mount() {
+fn check_works_on_a_read_only_mount() {
     let dir = tempfile::tempdir().unwrap();
     let (data, mounted) = (dir.path().join("data"), dir.path().join("mounted"));
     served(&data);
@@ -106,15 +106,15 @@ fn a_check_works_on_a_read_only_mount() {
     }
     let mounted = Mounted(mounted);
     rustix::mount::mount_remount(&mounted.0, MountFlags::BIND | MountFlags::RDONLY, c"").unwrap();
-    assert!(std::fs::write(mounted.0.join("file"), b"").is_err(), "it is read-only");
+    assert!(std::fs::write(mounted.0.join("file"), b"").is_err(), "the mount is read-only");
     let path = mounted.0.to_str().unwrap();
     assert!(succeed(&["check", path]).contains("no damage found"));
-    // A server that was never started on a copy has left no lock.
+    // A copy that no server has used has no lock file.
     std::fs::remove_file(data.join("LOCK")).unwrap();
     assert!(succeed(&["check", path]).contains("no damage found"));
 }
 
-/// A mount that ends with the test.
+/// A mount that is unmounted on drop.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
@@ -124,7 +124,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn a_damaged_manifest_is_named_by_check_and_refused_by_the_server() {
+fn damaged_manifest_is_reported_by_check_and_refused_by_the_server() {
     let dir = tempfile::tempdir().unwrap();
     served(dir.path());
     let tree = dir.path().join("store/tree");
@@ -139,19 +139,19 @@ fn a_damaged_manifest_is_named_by_check_and_refused_by_the_server() {
     let named = manifest.to_str().unwrap();
     assert!(text(&output.stdout).contains(&format!("rows: {named}: damaged")), "{}", text(&output.stdout));
     assert!(text(&output.stderr).contains("is damaged in 1 places"), "{}", text(&output.stderr));
-    assert!(everything(dir.path()) == before, "the check changed something");
+    assert!(everything(dir.path()) == before, "the check changed a file");
     let said = fail(&["serve", "--data", dir.path().to_str().unwrap()], 1);
     assert!(said.contains(named) && said.contains("damaged"), "{said}");
 }
 
 #[test]
-fn damage_is_listed_and_the_exit_code_tells() {
+fn check_lists_damage_and_exits_with_1() {
     let dir = tempfile::tempdir().unwrap();
     served(dir.path());
     let path = dir.path().to_str().unwrap();
     let damaged = files(&dir.path().join("store")).into_iter().find(|path| {
         let bytes = std::fs::read(path).unwrap();
-        // The files that hold an account: a table, or the log. Spare log segments do not count.
+        // Files with an account: a table, or the log. Spare log segments do not count.
         !path.ends_with("spare") && bytes.windows(9).any(|window| window == b"devstorea")
     });
     let damaged = damaged.unwrap();
@@ -169,7 +169,7 @@ fn damage_is_listed_and_the_exit_code_tells() {
 }
 
 #[test]
-fn what_is_missing_is_damage_too() {
+fn missing_files_are_damage() {
     let dir = tempfile::tempdir().unwrap();
     served(dir.path());
     std::fs::remove_dir_all(dir.path().join("store")).unwrap();
@@ -179,7 +179,7 @@ fn what_is_missing_is_damage_too() {
 }
 
 #[test]
-fn a_directory_that_is_served_or_is_none_is_refused() {
+fn check_refuses_a_served_directory_and_a_foreign_one() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     let path = dir.path().to_str().unwrap();
@@ -193,7 +193,7 @@ fn a_directory_that_is_served_or_is_none_is_refused() {
 }
 
 #[test]
-fn compacting_keeps_everything_that_lives() {
+fn compact_keeps_all_current_data() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     let server = Server::start(dir.path());

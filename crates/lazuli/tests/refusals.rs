@@ -1,4 +1,4 @@
-//! What a server with its usual settings logs of requests that it refuses.
+//! The log of refused requests with default settings.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,11 +8,11 @@ use lazuli_protocol::ServiceKind;
 use serde_json::Value;
 use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Server, http};
 
-/// A shared access signature that does not hold.
+/// An invalid shared access signature.
 const WRONG: &str = "sv=2021-12-02&ss=bt&srt=sco&sp=rwdla&se=2099-12-31T00:00:00Z&sig=aHVzaA%3D%3D";
 const BATCH: &str = "Content-Type: multipart/mixed; boundary=b";
 
-/// A part of a batch: a request line and headers.
+/// Formats a part of a batch: a request line and headers.
 fn part(request: &str, headers: &str, body: &str) -> String {
     format!(
         "Content-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: 1\r\n\r\n\
@@ -26,7 +26,7 @@ fn text(entry: &Value, field: &str) -> String {
 }
 
 #[test]
-fn refusals_are_logged_by_default_also_those_of_requests_in_a_batch() {
+fn refusals_are_logged_by_default_including_those_in_batches() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start_with(dir.path(), &["--log=json"], &[]);
     let (blob, table) = (ServiceKind::Blob, ServiceKind::Table);

@@ -1,4 +1,4 @@
-//! `lazuli check` names what is damaged, and `lazuli repair` copies the rest.
+//! `lazuli check` names damaged objects, and `lazuli repair` copies the others.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use lazuli_protocol::{Key, ServiceKind};
 use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, noise, run, succeed, text};
 
 const BLOBS: usize = 12;
-/// Not inline, and more than one chunk.
+/// Length of content that is not inline and has more than one chunk.
 const LENGTH: usize = 100_000;
 
 fn send(
@@ -35,7 +35,7 @@ fn etag(reply: &Reply) -> String {
     line.unwrap_or_else(|| panic!("{}", reply.head)).to_owned()
 }
 
-/// Serves a directory with blobs, one of them with a snapshot, and a file in a directory. Returns the blobs'
+/// Fills a data directory with blobs, one with a snapshot, and a file in a directory. Returns the blobs'
 /// ETags.
 fn filled(data: &Path) -> Vec<String> {
     let server = Server::start(data);
@@ -87,7 +87,8 @@ fn damage(data: &Path, content: &[u8]) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Repairs a directory, sees that it did not change, and that the new one is sound. Returns the list.
+/// Repairs a directory and returns the list of losses. Checks that the source is unchanged and the new
+/// directory is sound.
 fn repaired(data: &Path, into: &Path) -> Vec<String> {
     let before = everything(data);
     let said = succeed(&["repair", data.to_str().unwrap(), "--into", into.to_str().unwrap()]);
@@ -97,7 +98,7 @@ fn repaired(data: &Path, into: &Path) -> Vec<String> {
     said.lines().filter_map(|line| line.strip_prefix("lost: ")).map(str::to_owned).collect()
 }
 
-/// The blobs that can be read, all of them as they were written.
+/// Returns the numbers of the readable blobs. Fails if one differs from what was written.
 fn readable(data: &Path, tags: &[String]) -> Vec<usize> {
     let server = Server::start(data);
     let read = |i: &usize| {
@@ -110,7 +111,7 @@ fn readable(data: &Path, tags: &[String]) -> Vec<usize> {
         reply.status == 200
     };
     let found = (0..BLOBS).filter(read).collect();
-    // What was repaired can be written to.
+    // The repaired directory is writable.
     let reply = send(&server, ServiceKind::Blob, "PUT", "/things/new", "x-ms-blob-type: BlockBlob", b"new");
     assert_eq!(reply.status, 201, "{}", reply.text());
     server.stop();
@@ -118,7 +119,7 @@ fn readable(data: &Path, tags: &[String]) -> Vec<usize> {
 }
 
 #[test]
-fn damaged_content_is_named_counted_once_and_left_out() {
+fn damaged_content_is_listed_once_and_left_out() {
     let dir = tempfile::tempdir().unwrap();
     let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
     let tags = filled(&data);
@@ -150,11 +151,11 @@ fn damaged_content_is_named_counted_once_and_left_out() {
 }
 
 #[test]
-fn a_deleted_segment_is_one_place_and_costs_the_objects_in_it() {
+fn missing_segment_is_one_damaged_place_and_loses_only_its_objects() {
     let dir = tempfile::tempdir().unwrap();
     let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
     let tags = filled(&data);
-    // A server that starts anew begins a new segment.
+    // A restarted server begins a new segment.
     let server = Server::start(&data);
     let put =
         send(&server, ServiceKind::Blob, "PUT", "/things/later", "x-ms-blob-type: BlockBlob", &body(50));
@@ -180,7 +181,7 @@ fn a_deleted_segment_is_one_place_and_costs_the_objects_in_it() {
 }
 
 #[test]
-fn with_a_bad_manifest_everything_is_salvaged() {
+fn damaged_manifest_loses_nothing_in_a_repair() {
     let dir = tempfile::tempdir().unwrap();
     let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
     let tags = filled(&data);
@@ -195,7 +196,7 @@ fn with_a_bad_manifest_everything_is_salvaged() {
 }
 
 #[test]
-fn after_a_bad_block_exactly_the_blobs_between_those_on_the_list_are_gone() {
+fn damaged_table_block_loses_exactly_the_blobs_between_the_listed_ones() {
     const SMALL: usize = 300;
     let dir = tempfile::tempdir().unwrap();
     let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
@@ -208,7 +209,7 @@ fn after_a_bad_block_exactly_the_blobs_between_those_on_the_list_are_gone() {
     }
     server.stop();
     succeed(&["compact", data.to_str().unwrap()]);
-    // Within the content of one blob.
+    // Bytes within the inline content of one blob.
     let needle = &noise(SMALL as u64 / 2, 2500)[1000..1050];
     let found = files(&data.join("store/tree/tables")).into_iter().find_map(|path| {
         let bytes = std::fs::read(&path).unwrap();
@@ -222,7 +223,7 @@ fn after_a_bad_block_exactly_the_blobs_between_those_on_the_list_are_gone() {
     assert!(text(&output.stderr).contains("is damaged in 1 places"), "{}", text(&output.stderr));
     let list = repaired(&data, &into);
     let [line] = &list[..] else { panic!("{list:?}") };
-    let (_, gap) = line.split_once("what was stored after ").unwrap_or_else(|| panic!("{line}"));
+    let (_, gap) = line.split_once("all data stored after ").unwrap_or_else(|| panic!("{line}"));
     let (after, before) = gap.split_once(" and before ").unwrap_or_else(|| panic!("{line}"));
     let number = |text: &str| -> usize {
         let prefix = format!("blob {ACCOUNT}/things/small-");
@@ -249,14 +250,14 @@ fn after_a_bad_block_exactly_the_blobs_between_those_on_the_list_are_gone() {
 }
 
 #[test]
-fn a_bad_block_of_a_table_is_one_line_of_the_list_and_the_new_directory_is_sound() {
+fn damaged_table_block_is_one_line_and_the_new_directory_is_sound() {
     let dir = tempfile::tempdir().unwrap();
     let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
     filled(&data);
     succeed(&["compact", data.to_str().unwrap()]);
     let tables = files(&data.join("store/tree/tables"));
-    // The name stands in full in the first row of a block and after each restart; any place in a block will
-    // do.
+    // The first row of a block, and of each restart interval, has its name in full. Any position in a block
+    // is fine.
     let found = tables.iter().find_map(|path| {
         let bytes = std::fs::read(path).unwrap();
         bytes.windows(7).position(|window| window == b"blob-05").map(|at| (path.clone(), bytes, at))
@@ -275,12 +276,12 @@ fn a_bad_block_of_a_table_is_one_line_of_the_list_and_the_new_directory_is_sound
 }
 
 #[test]
-fn an_account_whose_row_is_lost_is_made_again_and_keeps_its_containers() {
+fn account_with_a_lost_row_is_recreated_and_keeps_its_containers() {
     /// Number of blobs. Their rows fill several blocks of a table.
     const ACCOUNTS: usize = 40;
     let dir = tempfile::tempdir().unwrap();
     let (data, into) = (dir.path().join("data"), dir.path().join("data2"));
-    // Bytes that tables do not compress.
+    // Incompressible bytes.
     let key = |i: usize| {
         let words = (1..=8).map(|n| (n + 8 * i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
         let words = words.map(|word| word.wrapping_mul(0xD6E8_FEB8_6659_FD93));
@@ -302,11 +303,11 @@ fn an_account_whose_row_is_lost_is_made_again_and_keeps_its_containers() {
         );
         assert_eq!(made.status, 201, "{}", made.text());
     }
-    // What a removed account leaves behind is not kept.
+    // The remains of a removed account are not kept.
     succeed(&["account", "remove", "account30x", "--data", data_text]);
     server.stop();
     succeed(&["compact", data_text]);
-    // A block with rows of accounts in the middle, so that the rows of their containers lie in others.
+    // Damage a block in the middle of the account rows; the rows of their containers are in other blocks.
     let path =
         files(&data.join("store/tree/tables")).into_iter().max_by_key(|path| path.metadata().unwrap().len());
     let path = path.unwrap();
@@ -316,9 +317,9 @@ fn an_account_whose_row_is_lost_is_made_again_and_keeps_its_containers() {
     std::fs::write(&path, bytes).unwrap();
 
     let said = succeed(&["repair", data_text, "--into", into_text]);
-    let made_again: Vec<_> = said.lines().filter(|line| line.starts_with("made again: account ")).collect();
-    assert!(made_again.iter().any(|line| line.contains("account account20x: disabled")), "{said}");
-    assert!(made_again.len() < ACCOUNTS / 2 && !said.contains("account30x:"), "{said}");
+    let recreated: Vec<_> = said.lines().filter(|line| line.starts_with("recreated: account ")).collect();
+    assert!(recreated.iter().any(|line| line.contains("account account20x: disabled")), "{said}");
+    assert!(recreated.len() < ACCOUNTS / 2 && !said.contains("account30x:"), "{said}");
     let server = Server::start(&into);
     let listed = succeed(&["account", "list", "--keys", "--json", "--data", into_text]);
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
@@ -329,12 +330,12 @@ fn an_account_whose_row_is_lost_is_made_again_and_keeps_its_containers() {
         let target = "/things?restype=container&comp=list";
         server.call_as("account20x", new_key, ServiceKind::Blob, "GET", target, "")
     };
-    assert_eq!(list().status, 403, "it is disabled");
+    assert_eq!(list().status, 403, "the recreated account is disabled");
     succeed(&["account", "set", "account20x", "--disabled=off", "--data", into_text]);
     let reply = list();
     assert_eq!(reply.status, 200, "{}", reply.text());
     server.stop();
-    // The server had its time to sweep, and the container is still there.
+    // The container has survived the server's sweeps.
     let server = Server::start(&into);
     let target = "/things?restype=container&comp=list";
     let reply = server.call_as("account20x", new_key, ServiceKind::Blob, "GET", target, "");

@@ -21,10 +21,10 @@ const BLOB: &str = "x-ms-blob-type: BlockBlob";
 const LEASE: &str = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
 const BLOB_PROPERTIES: &str = "/?restype=service&comp=properties";
 
-/// Answers that clients get about an account, by target.
+/// Replies to clients of an account, by target.
 type Everything = BTreeMap<String, Vec<u8>>;
 
-/// An account, and what requests are signed with.
+/// A client of an account, with its key.
 #[derive(Clone)]
 struct Client<'a> {
     server: &'a Server,
@@ -51,7 +51,7 @@ impl<'a> Client<'a> {
         self.send(service, "GET", path, JSON, b"")
     }
 
-    /// Notes what a client gets, with some of the headers.
+    /// Records the reply to a read, with the headers in `shown`.
     fn note(&self, all: &mut Everything, service: ServiceKind, path: &str, shown: &[&str]) {
         let reply = self.get(service, path);
         let headers = shown.iter().map(|name| format!("{name}: {:?}\n", header(&reply, name)));
@@ -59,7 +59,7 @@ impl<'a> Client<'a> {
         all.insert(format!("{} {path}", service.name()), noted);
     }
 
-    /// Everything that clients see of the account, by where it is.
+    /// Reads everything that clients see of the account.
     fn everything(&self) -> Everything {
         let mut all = BTreeMap::new();
         for service in [Blob, Queue, Table, File] {
@@ -84,7 +84,7 @@ impl<'a> Client<'a> {
             let reply = self.get(Table, &format!("/{table}()"));
             let mut entities: Value = serde_json::from_str(&reply.text()).unwrap();
             for entity in entities["value"].as_array_mut().unwrap() {
-                // A restored entity has another one.
+                // A restored entity has a new timestamp.
                 entity.as_object_mut().unwrap().remove("Timestamp");
             }
             all.insert(format!("table {table}"), entities.to_string().into_bytes());
@@ -92,7 +92,7 @@ impl<'a> Client<'a> {
         for queue in self.names(Queue, "/?comp=list", "Name") {
             let shown = ["x-ms-meta-kind", "x-ms-approximate-messages-count"];
             self.note(&mut all, Queue, &format!("/{queue}?comp=metadata"), &shown);
-            // The ids of messages are made of the space that they lie in.
+            // Message ids include the space of their queue.
             let messages =
                 self.get(Queue, &format!("/{queue}/messages?peekonly=true&numofmessages=32")).text();
             let messages =
@@ -121,7 +121,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Says where two accounts differ, if they do.
+/// Fails at the first difference between two accounts.
 fn assert_same(found: &Everything, expected: &Everything) {
     assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
     for (place, bytes) in found {
@@ -138,7 +138,7 @@ fn header(reply: &Reply, name: &str) -> Option<String> {
     })
 }
 
-/// The values of a tag in a document, each once.
+/// Returns the distinct values of a tag in a document.
 fn values(text: &str, tag: &str) -> Vec<String> {
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
     let found = text.split(&open[..]).skip(1).filter_map(|rest| rest.split_once(&close[..]));
@@ -164,7 +164,7 @@ fn restore<'a>(data: &'a str, backups: &'a str, only: &'a str, more: &[&'a str])
     all
 }
 
-/// The keys that a restore has printed.
+/// Parses the keys in the output of a restore.
 fn keys(printed: &str) -> Vec<&str> {
     printed
         .lines()
@@ -173,7 +173,7 @@ fn keys(printed: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Puts something of every kind into the account.
+/// Puts objects of every kind into the account.
 fn fill(client: &Client<'_>) {
     let cors = "<StorageServiceProperties><Cors><CorsRule><AllowedOrigins>http://a.example</AllowedOrigins>\
          <AllowedMethods>GET</AllowedMethods><AllowedHeaders/><ExposedHeaders/><MaxAgeInSeconds>5</MaxAgeInSeconds>\
@@ -193,7 +193,7 @@ fn fill(client: &Client<'_>) {
     client.send(Blob, "PUT", "/con/small", BLOB, b"small");
     client.send(Blob, "PUT", "/gone/blob", BLOB, b"of a deleted container");
     client.send(Blob, "DELETE", "/gone?restype=container", "", b"");
-    // Another one has the name by now.
+    // A new container has the name now.
     client.send(Blob, "PUT", "/gone?restype=container", "", b"");
 
     client.send(Table, "POST", "/Tables", JSON, b"{\"TableName\":\"Events\"}");
@@ -223,7 +223,7 @@ fn fill(client: &Client<'_>) {
     client.send(File, "DELETE", "/old?restype=share", "", b"");
 }
 
-/// Restores the container and the share that were deleted, as clients do.
+/// Undeletes the deleted container and share, like a client.
 fn undelete(client: &Client<'_>) {
     let listed = client.get(Blob, "/?comp=list&include=deleted").text();
     let version = values(&listed, "Version").pop().unwrap();
@@ -239,7 +239,7 @@ fn undelete(client: &Client<'_>) {
 }
 
 #[test]
-fn a_restored_account_holds_all_that_clients_saw_of_it_under_a_new_name_and_under_its_own() {
+fn restored_account_is_complete_under_a_new_name_and_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let (data, backups) = (dir.path().join("data"), dir.path().join("backups"));
     let (data_text, backups_text) = (data.to_str().unwrap(), backups.to_str().unwrap());
@@ -251,7 +251,7 @@ fn a_restored_account_holds_all_that_clients_saw_of_it_under_a_new_name_and_unde
     fill(&lapis);
     let before = lapis.everything();
     assert_eq!(before.len(), 17, "{:?}", before.keys());
-    // Leases are gone after a restore, and nothing else shows them here.
+    // Restores drop leases. No recorded reply shows them.
     lapis.send(Blob, "PUT", "/con/small?comp=lease", LEASE, b"");
     succeed(&["backup", "--data", data_text, "--to", backups_text]);
 
@@ -262,7 +262,7 @@ fn a_restored_account_holds_all_that_clients_saw_of_it_under_a_new_name_and_unde
     assert!(printed.starts_with(said), "{printed}");
     let new_keys = keys(&printed);
     assert_eq!(new_keys.len(), 2);
-    assert!(!new_keys.contains(&lapis.key.as_str()), "a copy has keys of its own");
+    assert!(!new_keys.contains(&lapis.key.as_str()), "a copy has new keys");
     let azure = Client::new(&server, "azure", new_keys[1]);
     assert_eq!(Client::new(&server, "azure", &lapis.key).status(Blob, "/?comp=list"), 403);
     assert_same(&azure.everything(), &before);
@@ -288,11 +288,11 @@ fn a_restored_account_holds_all_that_clients_saw_of_it_under_a_new_name_and_unde
     let said = fail(&restore(data_text, backups_text, "container:lapis/con", &[]), 2);
     assert!(said.contains("--as"), "{said}");
 
-    // What the account has left behind does not come back, and its keys do.
+    // The restore brings back the keys, but not the remains of the removed account.
     lapis.send(Blob, "PUT", "/later?restype=container", "", b"");
     account(&data, &["remove", "lapis"]);
     let printed = succeed(&restore(data_text, backups_text, "account:lapis", &[]));
-    assert_eq!(keys(&printed), Vec::<&str>::new(), "it keeps its keys");
+    assert_eq!(keys(&printed), Vec::<&str>::new(), "the account keeps its keys");
     assert_same(&lapis.everything(), &before);
 
     let (azure, lapis) = ((azure.account, azure.key), (lapis.account, lapis.key));
@@ -305,7 +305,7 @@ fn a_restored_account_holds_all_that_clients_saw_of_it_under_a_new_name_and_unde
     server.stop();
 }
 
-/// The chunk of a folder of backups that holds these bytes.
+/// Finds the chunk with these bytes in a folder of backups.
 fn chunk_with(backups: &Path, needle: &[u8]) -> PathBuf {
     let folders = std::fs::read_dir(backups.join("chunks")).unwrap().map(|folder| folder.unwrap().path());
     let files = folders.filter(|path| path.is_dir()).flat_map(|folder| std::fs::read_dir(folder).unwrap());
@@ -316,7 +316,7 @@ fn chunk_with(backups: &Path, needle: &[u8]) -> PathBuf {
 }
 
 #[test]
-fn a_restore_of_an_account_that_is_killed_shows_nothing_and_can_be_repeated() {
+fn killed_account_restore_leaves_no_trace_and_can_be_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let (data, backups) = (dir.path().join("data"), dir.path().join("backups"));
     let (data_text, backups_text) = (data.to_str().unwrap(), backups.to_str().unwrap());
@@ -335,8 +335,8 @@ fn a_restore_of_an_account_that_is_killed_shows_nothing_and_can_be_repeated() {
         let line = text.lines().find(|line| line.starts_with("lazuli_rows ")).unwrap();
         line.rsplit(' ').next().unwrap().parse().unwrap()
     };
-    // A client that reads this chunk waits for ever: when the first container has its name and the second one
-    // is being filled.
+    // A client that reads this chunk blocks: the first container is visible to the server and the second is
+    // being filled.
     let chunk = chunk_with(&backups, &noise(18, MIB)[MIB / 2..MIB / 2 + 64]);
     let aside = chunk.with_extension("aside");
     std::fs::rename(&chunk, &aside).unwrap();
@@ -351,7 +351,7 @@ fn a_restore_of_an_account_that_is_killed_shows_nothing_and_can_be_repeated() {
         names(&listed).contains(&"copy") || reply.status != 403
     };
 
-    // The client.
+    // Kill the client.
     let mut child = spawn();
     eventually("rows arrive", || rows(&server) >= before + 24.0);
     assert!(!is_visible(&server));
@@ -364,7 +364,7 @@ fn a_restore_of_an_account_that_is_killed_shows_nothing_and_can_be_repeated() {
     eventually("the sweep removes the rows", || rows(&server) <= before);
     assert!(!is_visible(&server));
 
-    // The server.
+    // Kill the server.
     let mut child = spawn();
     eventually("rows arrive", || rows(&server) >= before + 24.0);
     server.signal(Signal::KILL);
@@ -374,7 +374,7 @@ fn a_restore_of_an_account_that_is_killed_shows_nothing_and_can_be_repeated() {
     let server = Server::start(&data);
     assert!(!is_visible(&server));
 
-    // The sweep need not be over.
+    // The sweep may still be running.
     std::fs::rename(&aside, &chunk).unwrap();
     let printed = succeed(&arguments);
     let copy = Client::new(&server, "copy", keys(&printed)[0]);
@@ -383,7 +383,7 @@ fn a_restore_of_an_account_that_is_killed_shows_nothing_and_can_be_repeated() {
         assert!(copy.get(Blob, &format!("/second/{n}")).body == noise(n, MIB), "{n}");
     }
     account(&data, &["remove", "copy"]);
-    eventually("nothing of the restores is left", || rows(&server) <= before);
+    eventually("the remains of the restores are swept", || rows(&server) <= before);
     server.stop();
     assert!(succeed(&["check", data_text]).contains("no damage found"));
 }

@@ -1,5 +1,5 @@
-//! `lazuli restore --only`: one container, table, queue or share of a backup, into a running server under a
-//! new name.
+//! `lazuli restore --only`: restores one container, table, queue or share of a backup into a running server
+//! under a new name.
 
 #![allow(clippy::unwrap_used)]
 
@@ -44,7 +44,7 @@ fn restore(data: &Path, backups: &Path, only: &str, name: &str) -> String {
 }
 
 #[test]
-fn each_kind_is_restored_under_a_new_name_as_it_was_beside_what_it_has_become() {
+fn each_kind_is_restored_under_a_new_name_next_to_its_current_state() {
     let dir = tempfile::tempdir().unwrap();
     let (data, backups) = (dir.path().join("data"), dir.path().join("backups"));
     let (blob, table, queue, file) =
@@ -92,7 +92,7 @@ fn each_kind_is_restored_under_a_new_name_as_it_was_beside_what_it_has_become() 
 
     succeed(&["backup", "--data", data.to_str().unwrap(), "--to", backups.to_str().unwrap()]);
 
-    // Everything changes.
+    // Change every object after the backup.
     sent(&server, blob, "PUT", "/con/large", BLOB, b"new");
     sent(&server, table, "DELETE", "/Tables('Events')", JSON, b"");
     sent(&server, queue, "DELETE", "/jobs/messages", "", b"");
@@ -108,7 +108,7 @@ fn each_kind_is_restored_under_a_new_name_as_it_was_beside_what_it_has_become() 
     assert!(old.body == noise(1, 3 * MIB));
     let tags = sent(&server, blob, "GET", "/con2/large?comp=tags", "", b"").text();
     assert!(tags.contains("<Key>k</Key><Value>v</Value>"), "{tags}");
-    // Leases are gone: their holders know nothing of the copy.
+    // A restore drops leases, because their holders do not know the copy.
     sent(&server, blob, "PUT", "/con2/small", BLOB, b"changed");
     let container = sent(&server, blob, "GET", "/con2?restype=container", "", b"");
     assert_eq!(header(&container, "x-ms-lease-state").as_deref(), Some("available"));
@@ -138,7 +138,7 @@ fn each_kind_is_restored_under_a_new_name_as_it_was_beside_what_it_has_become() 
     assert!(permission.text().contains("(A;;FA;;;SY)"), "{}", permission.text());
     let old =
         sent(&server, file, "GET", &format!("/docs2/dir/report?sharesnapshot={share_snapshot}"), "", b"");
-    assert!(old.body == noise(2, 100_000), "the snapshot shows what was there");
+    assert!(old.body == noise(2, 100_000), "the snapshot has the content at the backup");
     sent(&server, file, "DELETE", "/docs2/dir/report", "", b"");
 
     let (data_text, backups_text) = (data.to_str().unwrap(), backups.to_str().unwrap());
@@ -159,7 +159,7 @@ fn each_kind_is_restored_under_a_new_name_as_it_was_beside_what_it_has_become() 
     server.stop();
 }
 
-/// The chunk of a folder of backups that holds these bytes.
+/// Finds the chunk with these bytes in a folder of backups.
 fn chunk_with(backups: &Path, needle: &[u8]) -> PathBuf {
     let folders = std::fs::read_dir(backups.join("chunks")).unwrap().map(|folder| folder.unwrap().path());
     let files = folders.filter(|path| path.is_dir()).flat_map(|folder| std::fs::read_dir(folder).unwrap());
@@ -170,7 +170,7 @@ fn chunk_with(backups: &Path, needle: &[u8]) -> PathBuf {
 }
 
 #[test]
-fn a_restore_that_is_killed_shows_nothing_and_its_space_comes_back() {
+fn killed_restore_leaves_no_trace_and_its_space_is_freed() {
     let dir = tempfile::tempdir().unwrap();
     let (data, backups) = (dir.path().join("data"), dir.path().join("backups"));
     let (data_text, backups_text) = (data.to_str().unwrap(), backups.to_str().unwrap());
@@ -188,7 +188,7 @@ fn a_restore_that_is_killed_shows_nothing_and_its_space_comes_back() {
     };
     let only = format!("container:{ACCOUNT}/con");
     let rows = "lazuli_rows ";
-    // A client that reads this chunk waits for ever, in the middle of its work.
+    // A client that reads this chunk blocks in the middle of the restore.
     let chunk = chunk_with(&backups, &noise(20, 2 * MIB)[MIB..MIB + 64]);
     let aside = chunk.with_extension("aside");
     std::fs::rename(&chunk, &aside).unwrap();
@@ -212,7 +212,7 @@ fn a_restore_that_is_killed_shows_nothing_and_its_space_comes_back() {
     let is_visible =
         |server: &Server| server.send(blob, "GET", "/con2?restype=container", "", b"").status != 404;
 
-    // The client.
+    // Kill the client.
     let mut child = spawn();
     eventually("rows arrive", || metric(&server, rows) >= before + 4.0);
     assert!(!is_visible(&server));
@@ -221,7 +221,7 @@ fn a_restore_that_is_killed_shows_nothing_and_its_space_comes_back() {
     eventually("the sweep removes the rows", || metric(&server, rows) <= before);
     assert!(!is_visible(&server));
 
-    // The server.
+    // Kill the server.
     let mut child = spawn();
     eventually("rows arrive", || metric(&server, rows) >= before + 4.0);
     server.signal(Signal::KILL);
@@ -241,7 +241,7 @@ fn a_restore_that_is_killed_shows_nothing_and_its_space_comes_back() {
 }
 
 #[test]
-fn a_sweep_before_the_last_commit_of_a_restore_frees_nothing_of_it() {
+fn sweep_during_a_restore_frees_none_of_its_content() {
     if !lazuli_torture::require() {
         return;
     }
@@ -255,13 +255,13 @@ fn a_sweep_before_the_last_commit_of_a_restore_frees_nothing_of_it() {
     succeed(&["backup", "--data", original.to_str().unwrap(), "--to", backups.to_str().unwrap()]);
     server.stop();
 
-    // The content of the other server lies on a disk of its own, whose syncs can be held.
+    // The other server's content is on a separate disk whose syncs can be held up.
     Server::start(&data).stop();
     let disk = LossyFs::mount_temporary().unwrap();
     std::fs::remove_dir_all(data.join("segments")).unwrap();
     std::os::unix::fs::symlink(disk.path(), data.join("segments")).unwrap();
     let server = Server::start(&data);
-    // Begins a segment, so that the next sync is the one before the last commit.
+    // Begin a segment first, so that the next sync is the one before the last commit.
     sent(&server, blob, "PUT", "/first?restype=container", "", b"");
     sent(&server, blob, "PUT", "/first/blob", BLOB, &noise(2, MIB));
 
@@ -274,7 +274,7 @@ fn a_sweep_before_the_last_commit_of_a_restore_frees_nothing_of_it() {
     std::thread::scope(|scope| {
         let restoring = scope.spawn(|| restore(&data, &backups, &format!("container:{ACCOUNT}/con"), "con2"));
         eventually("the content is stored and its sync waits", || disk.struck(held) > 0);
-        // Enough content for a sweep. A sweep that frees something waits for the disk, too, so it may not
+        // Write enough content for a sweep. A sweep that frees content also waits for the disk, so it may not
         // end.
         let before = sweeps();
         scope.spawn(|| sent(&server, blob, "PUT", "/first/more", BLOB, &noise(3, 32 * MIB)));

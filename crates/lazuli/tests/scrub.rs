@@ -1,5 +1,5 @@
-//! The background scrub of a real server: it finds damage that no client meets, names the objects, and goes
-//! on after a kill.
+//! The background scrub of a real server: finds damage in data that no client reads, names the objects, and
+//! resumes after a kill.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, http, noise, signed_head, succeed};
 
 const MIB: usize = 1 << 20;
-/// As fast as the machine can.
+/// No rate limit.
 const FAST: &str = "--scrub-rate=1GiB";
 
 fn blob(server: &Server, method: &str, target: &str, headers: &str, body: &[u8]) -> Reply {
@@ -22,7 +22,7 @@ fn blob(server: &Server, method: &str, target: &str, headers: &str, body: &[u8])
     http(server.address("blob"), &format!("{head}{headers}"), body)
 }
 
-/// Staged and committed, because a signature covers no other headers here.
+/// Puts a blob by staging and committing a block, because the signature covers no other headers here.
 fn put(server: &Server, name: &str, body: &[u8]) {
     let staged = blob(server, "PUT", &format!("/things/{name}?comp=block&blockid=AAAA"), "", body);
     assert_eq!(staged.status, 201, "{}", staged.text());
@@ -45,7 +45,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// Flips a byte of one of the files, where they hold these bytes.
+/// Flips a byte within the given bytes in the file that has them.
 fn flip(files: &[PathBuf], needle: &[u8]) {
     let found = files.iter().find_map(|path| {
         let bytes = std::fs::read(path).unwrap();
@@ -57,7 +57,7 @@ fn flip(files: &[PathBuf], needle: &[u8]) {
 }
 
 #[test]
-fn one_pass_finds_flipped_bytes_of_cold_data_names_the_objects_and_counts_each_place_once() {
+fn pass_reports_flipped_bytes_of_cold_data_once_with_object_names() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let server = Server::start_with(&data, &["--scrub-rate=0"], &[]);
@@ -67,14 +67,14 @@ fn one_pass_finds_flipped_bytes_of_cold_data_names_the_objects_and_counts_each_p
     }
     assert_eq!(blob(&server, "PUT", "/things/blob-3?comp=snapshot", "", b"").status, 201);
     for i in 0..400 {
-        // Small enough to lie in their rows.
+        // Small enough to be inline.
         put(&server, &format!("small-{i:03}"), &noise(i, 500));
     }
     assert!(metric(&server, "lazuli_scrub_done_bytes") == 0.0, "0 means off");
     server.stop();
     succeed(&["compact", data.to_str().unwrap()]);
 
-    // A sound directory first.
+    // A pass over a sound directory.
     let server = Server::start_with(&data, &[FAST], &[]);
     wait_for_pass(&server);
     assert_eq!(metric(&server, "lazuli_scrub_damaged_places"), 0.0);
@@ -82,7 +82,7 @@ fn one_pass_finds_flipped_bytes_of_cold_data_names_the_objects_and_counts_each_p
     assert_eq!(server.console("/readyz"), (200, "ready\n".into()));
     server.stop();
 
-    // Two chunks of one extent, which a snapshot shares.
+    // Damage two chunks of one extent, which a snapshot shares.
     let segments = files(&data.join("segments"));
     flip(&segments, &noise(3, 300_000)[1000..1100]);
     flip(&segments, &noise(3, 300_000)[200_000..200_100]);
@@ -104,12 +104,12 @@ fn one_pass_finds_flipped_bytes_of_cold_data_names_the_objects_and_counts_each_p
     let name = format!("blob {ACCOUNT}/things/blob-3");
     assert!(lines[0].contains(&format!("{name}, {name} snapshot ")), "{}", lines[0]);
 
-    // It is still known after a restart, without another pass.
+    // The damage is still reported after a restart, without another pass.
     let server = Server::start_with(&data, &[FAST], &[]);
     assert!(server.console("/readyz").1.contains("1 damaged place"));
     server.stop();
 
-    // Rows, too.
+    // Damage rows.
     let tables = files(&data.join("store/tree/tables"));
     let largest = tables.iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap();
     let mut bytes = std::fs::read(largest).unwrap();
@@ -127,7 +127,7 @@ fn one_pass_finds_flipped_bytes_of_cold_data_names_the_objects_and_counts_each_p
 }
 
 #[test]
-fn after_a_kill_a_pass_goes_on_within_a_percent_of_where_it_was() {
+fn killed_pass_resumes_within_one_percent_of_its_position() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let server = Server::start_with(&data, &["--scrub-rate=0"], &[]);
@@ -146,7 +146,7 @@ fn after_a_kill_a_pass_goes_on_within_a_percent_of_where_it_was() {
 
     let server = Server::start_with(&data, &["--scrub-rate=4MiB"], &[]);
     let after = done(&server);
-    // A chunk is the least that is verified at once.
+    // One chunk is the unit of verification.
     let percent = total.max(24.0 * MIB as f64) / 100.0 + 65536.0;
     assert!(after >= before - percent, "{before} before the kill, {after} after it, of {total}");
     wait_for_pass(&server);

@@ -1,4 +1,4 @@
-//! The server as a user meets it: ready, healthy, configured, stopped.
+//! The server from an operator's view: start, health, configuration, stop.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ fn path(path: &Path) -> &str {
 }
 
 #[test]
-fn without_configuration_there_is_the_development_account_and_a_connection_string() {
+fn default_server_has_the_development_account_and_prints_a_connection_string() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let server = Server::start(&data);
@@ -39,7 +39,7 @@ fn without_configuration_there_is_the_development_account_and_a_connection_strin
 }
 
 #[test]
-fn the_console_tells_health_readiness_and_metrics() {
+fn console_serves_health_readiness_and_metrics() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     assert_eq!(server.console("/healthz"), (200, "ok\n".into()));
@@ -73,7 +73,7 @@ fn service_properties_are_set_for_each_service_and_survive_a_restart() {
 }
 
 #[test]
-fn an_acknowledged_change_survives_being_killed() {
+fn acknowledged_change_survives_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     assert_eq!(server.call(ServiceKind::Queue, "PUT", PROPERTIES, CORS).status, 202);
@@ -97,7 +97,7 @@ fn a_wrong_key_and_an_unknown_account_are_refused() {
 }
 
 #[test]
-fn a_signal_stops_it_in_an_orderly_way() {
+fn signal_stops_the_server_cleanly() {
     for signal in [Signal::TERM, Signal::INT] {
         let dir = tempfile::tempdir().unwrap();
         let server = Server::start(dir.path());
@@ -109,7 +109,7 @@ fn a_signal_stops_it_in_an_orderly_way() {
 }
 
 #[test]
-fn a_hang_up_stops_nothing() {
+fn hang_up_signal_does_not_stop_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     server.signal(Signal::HUP);
@@ -118,7 +118,7 @@ fn a_hang_up_stops_nothing() {
     assert!(log.contains("no certificate files are configured"), "{log}");
 }
 
-/// A request that has begun and whose body is still to come.
+/// Sends the head of a request without its body, and waits until the server has read it.
 fn half_a_request(server: &Server) -> TcpStream {
     let target = format!("/{DEVELOPMENT_ACCOUNT}{PROPERTIES}");
     let queue = ServiceKind::Queue;
@@ -135,12 +135,12 @@ fn half_a_request(server: &Server) -> TcpStream {
 }
 
 #[test]
-fn draining_finishes_what_has_begun_and_says_so_meanwhile() {
+fn draining_finishes_requests_in_flight_and_reports_not_ready() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     let mut request = half_a_request(&server);
     server.signal(Signal::TERM);
-    eventually("readiness tells of the draining", || server.console("/readyz").0 == 503);
+    eventually("readiness reports the draining", || server.console("/readyz").0 == 503);
     assert!(server.console("/readyz").1.contains("draining"));
     request.write_all(&CORS.as_bytes()[10..]).unwrap();
     assert_eq!(read_reply(request).status, 202);
@@ -151,18 +151,18 @@ fn draining_finishes_what_has_begun_and_says_so_meanwhile() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn second_signal_ends_the_server_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     let _request = half_a_request(&server);
     server.signal(Signal::TERM);
-    eventually("readiness tells of the draining", || server.console("/readyz").0 == 503);
+    eventually("readiness reports the draining", || server.console("/readyz").0 == 503);
     server.signal(Signal::TERM);
     assert_eq!(server.wait().0.code(), Some(1));
 }
 
 #[test]
-fn a_directory_is_served_once_and_only_if_its_format_is_known() {
+fn serve_refuses_a_directory_in_use_or_of_unknown_format() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     let said = fail(&["serve", "--data", path(dir.path()), "--blob-port=0"], 1);
@@ -180,7 +180,7 @@ fn a_directory_is_served_once_and_only_if_its_format_is_known() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn port_in_use_is_named_in_the_error() {
     let dir = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -195,18 +195,18 @@ fn development_key_is_refused_for_other_machines_unless_explicitly_allowed() {
     let said = fail(&everywhere, 1);
     assert!(said.contains("well-known development key") && said.contains("--insecure-dev-key"), "{said}");
 
-    // The refused start has stored no account, so a configured account needs no flag.
+    // The refused start stored no account, so a start with a configured account needs no flag.
     let mine = ["--host", "0.0.0.0", "--account", "mine:c2VjcmV0"];
     let server = Server::start_with(dir.path(), &mine, &[]);
     assert_eq!(server.call_as("mine", "c2VjcmV0", ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
-    assert!(!server.ready["connect"].contains("c2VjcmV0"), "a log is no place for a key");
+    assert!(!server.ready["connect"].contains("c2VjcmV0"), "a key must not get into a log");
     let said = fail(&["account", "add", "open", "--key", DEVELOPMENT_KEY, "--data", path(dir.path())], 1);
     assert!(said.contains("well-known development key"), "{said}");
     server.stop();
     let known = format!("mine:{DEVELOPMENT_KEY}");
     assert!(fail(&[&everywhere[..], &["--account", &known]].concat(), 1).contains("account mine has"));
 
-    // Where the account is stored already, the way out is named, and it is one.
+    // If the account is already stored, the message names a remedy that works.
     let dir = tempfile::tempdir().unwrap();
     Server::start(dir.path()).stop();
     let everywhere = ["serve", "--data", path(dir.path()), "--host", "0.0.0.0", "--account", "mine:c2VjcmV0"];
@@ -238,7 +238,7 @@ fn accounts_come_from_flags_or_from_azurites_variable() {
     }
     server.stop();
 
-    // The configuration's keys replace those that were stored; other accounts stay.
+    // Configured keys replace stored ones; other accounts stay.
     let server = Server::start_with(dir.path(), &["--account", "account1:bmV3"], &azurite);
     for (account, key, expected) in
         [("account1", "bmV3", 200), ("account1", "a2V5MQ==", 403), ("account2", "a2V5Mw==", 200)]
@@ -249,7 +249,7 @@ fn accounts_come_from_flags_or_from_azurites_variable() {
 }
 
 #[test]
-fn a_file_configures_it_and_variables_and_flags_override_the_file() {
+fn variables_and_flags_override_the_configuration_file() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("lazuli.toml");
     let data = dir.path().join("data");
@@ -275,7 +275,7 @@ fn a_file_configures_it_and_variables_and_flags_override_the_file() {
 }
 
 #[test]
-fn what_is_not_understood_exits_with_2_and_help_with_0() {
+fn invalid_arguments_exit_with_2_and_help_with_0() {
     for arguments in [
         &["serve", "--blob-port", "seventy"][..],
         &["serve", "--no-such-flag"],
@@ -294,7 +294,7 @@ fn what_is_not_understood_exits_with_2_and_help_with_0() {
 }
 
 #[test]
-fn what_it_makes_is_for_its_user_only() {
+fn created_files_are_accessible_only_to_their_user() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
@@ -319,14 +319,14 @@ fn keys_stay_out_of_core_dumps() {
 }
 
 #[test]
-fn sweeps_have_a_thread_of_their_own_with_a_small_share_of_the_processors() {
+fn sweeps_run_on_a_separate_low_priority_thread() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     let mut found = vec![];
     for thread in std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap() {
         let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
         let (name, fields) = stat.split_once('(').unwrap().1.rsplit_once(") ").unwrap();
-        // Fields are counted from the state, the third of all; nice is the 19th.
+        // `fields` begins with the state, the third field; nice is the 19th.
         found.push((name.to_owned(), fields.split(' ').nth(16).unwrap().parse::<i32>().unwrap()));
     }
     assert!(found.iter().any(|(name, nice)| name == "lazuli-chores" && *nice >= 10), "{found:?}");

@@ -1,4 +1,4 @@
-//! Which options make the SMB endpoint require signatures.
+//! Options that make the SMB endpoint require signatures.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 
 use support::Server;
 
-/// The security mode that a server answers Negotiate with.
+/// Returns the security mode in a server's reply to Negotiate.
 fn security_mode(arguments: &[&str], variables: &[(&str, &str)]) -> u8 {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start_with(dir.path(), arguments, variables);
@@ -17,7 +17,7 @@ fn security_mode(arguments: &[&str], variables: &[(&str, &str)]) -> u8 {
     let mut frame = vec![0; 4 + 64 + 38];
     frame[3] = 64 + 38;
     frame[4..10].copy_from_slice(b"\xfeSMB\x40\0");
-    // One dialect, signing enabled; 2.1.
+    // One dialect, 2.1; signing enabled.
     frame[68..73].copy_from_slice(&[36, 0, 1, 0, 1]);
     frame[104..].copy_from_slice(&[0x10, 0x02]);
     stream.write_all(&frame).unwrap();
@@ -28,7 +28,7 @@ fn security_mode(arguments: &[&str], variables: &[(&str, &str)]) -> u8 {
 }
 
 #[test]
-fn signing_is_required_if_asked_for_and_if_encryption_is_not_required() {
+fn signing_is_required_by_option_and_for_remote_plaintext() {
     const ENABLED: u8 = 1;
     const REQUIRED: u8 = 3;
     for (arguments, variables, expected) in [

@@ -1,5 +1,5 @@
-//! The processor time of requests and logins without valid credentials, compared with that of a
-//! small upload. Their memory is bounded by tests in `front` and `smb`.
+//! The processor time of requests and logins without valid credentials, compared with that of a small upload.
+//! Tests in `front` and `smb` bound their memory.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ const ROUNDS: usize = 400;
 /// A refused request, however large its head is, costs at most as much as this many uploads of 4 KiB.
 const UPLOADS: f64 = 8.0;
 
-/// Processor time of the server so far, in clock ticks.
+/// Returns the processor time of the server so far, in clock ticks.
 fn ticks(server: &Server) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();
@@ -23,14 +23,14 @@ fn ticks(server: &Server) -> u64 {
     [fields[11], fields[12]].iter().map(|field| field.parse::<u64>().unwrap()).sum()
 }
 
-/// Processor time of the server for one of many calls, in clock ticks.
+/// Returns the processor time of the server per call, in clock ticks, averaged over many calls.
 fn cost(server: &Server, mut call: impl FnMut(usize)) -> f64 {
     let before = ticks(server);
     (0..ROUNDS).for_each(&mut call);
     (ticks(server) - before) as f64 / ROUNDS as f64
 }
 
-/// Negotiate of SMB 2.1, as a frame.
+/// Returns the frame of a Negotiate request for SMB 2.1.
 fn negotiate() -> Vec<u8> {
     let mut message = vec![0; 64 + 36 + 2];
     message[..4].copy_from_slice(b"\xfeSMB");
@@ -45,7 +45,7 @@ fn negotiate() -> Vec<u8> {
 }
 
 #[test]
-fn a_stranger_costs_no_more_processor_time_than_a_few_small_uploads() {
+fn unauthenticated_request_costs_at_most_a_few_small_uploads_of_cpu_time() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     let blob = ServiceKind::Blob;

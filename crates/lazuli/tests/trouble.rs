@@ -1,4 +1,4 @@
-//! The server on a disk that is damaged or full, and what an empty one takes.
+//! The server on a damaged or full disk, and the disk space of an empty one.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ fn send(server: &Server, method: &str, path: &str, headers: &str, body: &[u8]) -
     http(server.address(ServiceKind::Blob.name()), &head, body)
 }
 
-/// Bytes that files below a directory take on disk.
+/// Returns the allocated bytes of all files below a directory.
 fn disk_bytes(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let bytes = |path: PathBuf| match path.is_dir() {
@@ -44,7 +44,7 @@ fn disk_bytes(dir: &Path) -> u64 {
 }
 
 #[test]
-fn an_empty_data_directory_takes_less_than_four_mebibytes_also_after_crashes() {
+fn empty_data_directory_stays_below_four_mebibytes_after_crashes() {
     let dir = tempfile::tempdir().unwrap();
     for start in 0..4 {
         let server = Server::start(dir.path());
@@ -55,15 +55,15 @@ fn an_empty_data_directory_takes_less_than_four_mebibytes_also_after_crashes() {
     }
 }
 
-/// The value of a series.
+/// Returns the value of a series.
 fn metric(server: &Server, name: &str) -> f64 {
     let (_, text) = server.console("/metrics");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {name}: {text}")).parse().unwrap()
 }
 
-/// Adds tables to the first level, whose keys surround those of all other tables, so that a merge needs them
-/// all.
+/// Adds tables to the first level. Their keys surround those of all other tables, so a merge needs all
+/// tables.
 fn add_tables(store: &Path, tables: usize) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -71,7 +71,7 @@ fn add_tables(store: &Path, tables: usize) {
         for space in [SpaceId(7), SpaceId(u64::MAX - 1)] {
             store.set_space(space, None, SpaceHeader { epoch: 0, open: true }).await.unwrap();
         }
-        // Each about as large as a memtable.
+        // Each table is about as large as a memtable.
         for n in 0..tables {
             for space in [SpaceId(7), SpaceId(u64::MAX - 1)] {
                 let rows = (0..140).map(|row| {
@@ -88,7 +88,7 @@ fn add_tables(store: &Path, tables: usize) {
 }
 
 #[test]
-fn a_damaged_table_makes_the_server_degraded_and_the_log_names_the_container_and_blobs() {
+fn damaged_table_degrades_the_server_and_the_log_names_its_objects() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
     assert_eq!(send(&server, "PUT", "/things?restype=container", "", b"").status, 201);
@@ -110,7 +110,7 @@ fn a_damaged_table_makes_the_server_degraded_and_the_log_names_the_container_and
     let server = Server::start(dir.path());
     let name = table.file_name().unwrap().to_str().unwrap();
     let why = format!("table {name} is damaged");
-    eventually("readiness says what is wrong", || {
+    eventually("readiness reports the damaged table", || {
         let (status, said) = server.console("/readyz");
         assert_eq!(status, 200, "{said}");
         said.starts_with("degraded") && said.contains(&why) && !said.contains("things")
@@ -128,7 +128,7 @@ fn a_damaged_table_makes_the_server_degraded_and_the_log_names_the_container_and
     assert!(line.contains(table.to_str().unwrap()), "{line}");
 }
 
-/// A mount that ends with the test.
+/// A mount that is unmounted on drop.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
@@ -138,7 +138,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn on_a_full_disk_a_blob_can_be_deleted_and_its_space_is_used_again() {
+fn full_disk_allows_deletes_whose_space_is_reused() {
     const LENGTH: usize = 1 << 20;
     let dir = tempfile::tempdir().unwrap();
     let disk = dir.path().join("disk");
@@ -157,11 +157,11 @@ fn on_a_full_disk_a_blob_can_be_deleted_and_its_space_is_used_again() {
     let get = |server: &Server, i: usize| send(server, "GET", &format!("/things/blob-{i:03}"), "", b"").body;
     let refused = (0..100).find(|i| put(&server, *i) != 201).unwrap();
     assert!(refused > 4, "{refused} blobs");
-    // A sweep that frees what a refused upload left ends the report; the next refusal begins it again.
-    eventually("readiness says that the disk is full", || {
+    // A sweep that frees the remains of a refused upload clears the report; the next refusal sets it again.
+    eventually("readiness reports the full disk", || {
         let full = send(&server, "PUT", "/things/full", BLOCK_BLOB, &noise(refused as u64, LENGTH));
         if full.status == 201 {
-            return false; // A sweep was faster.
+            return false; // A sweep has cleared the report.
         }
         assert_eq!(full.status, 503);
         assert!(full.text().contains("There is no space left on the server."), "{}", full.text());
@@ -171,7 +171,7 @@ fn on_a_full_disk_a_blob_can_be_deleted_and_its_space_is_used_again() {
             && metric(&server, "lazuli_content_full") == 1.0
     });
     assert!(get(&server, 0) == noise(0, LENGTH), "reads work");
-    // The same after a crash: the server starts without space.
+    // After a crash, the server starts without free space.
     server.signal(Signal::KILL);
     server.wait();
     let server = Server::start(&data);
@@ -190,7 +190,7 @@ fn on_a_full_disk_a_blob_can_be_deleted_and_its_space_is_used_again() {
 }
 
 #[test]
-fn a_server_that_cannot_store_content_is_not_ready_and_goes_on_reading() {
+fn server_that_cannot_store_content_is_not_ready_but_serves_reads() {
     const LENGTH: usize = 1 << 20;
     if !lazuli_torture::require() {
         return;
@@ -198,7 +198,7 @@ fn a_server_that_cannot_store_content_is_not_ready_and_goes_on_reading() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     Server::start(&data).stop();
-    // Content lies on a disk of its own, which fails.
+    // Content is on a separate disk, which fails.
     let disk = LossyFs::mount_temporary().unwrap();
     std::fs::remove_dir_all(data.join("segments")).unwrap();
     std::os::unix::fs::symlink(disk.path(), data.join("segments")).unwrap();
@@ -213,7 +213,7 @@ fn a_server_that_cannot_store_content_is_not_ready_and_goes_on_reading() {
     assert_eq!((status, &*said), (503, "not ready: content cannot be stored after a disk failure\n"));
     assert_eq!(metric(&server, "lazuli_content_stopped"), 1.0);
     let refused = send(&server, "PUT", "/things/after", BLOCK_BLOB, &noise(2, LENGTH));
-    assert!(refused.status >= 500, "no later sync is believed: {}", refused.status);
+    assert!(refused.status >= 500, "no later sync counts as success: {}", refused.status);
     assert!(send(&server, "GET", "/things/before", "", b"").body == noise(1, LENGTH));
     assert_eq!(send(&server, "GET", "/things/after", "", b"").status, 404);
     server.stop();

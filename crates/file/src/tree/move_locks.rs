@@ -58,7 +58,8 @@ impl DirectoryMoveLocks {
         Ranked::wait(Rank::DirectoryMove, lock.lock_owned()).await
     }
 
-    /// Returns a number that changes whenever a directory of the share may have been moved. `None` during a move.
+    /// Returns a number that changes whenever a directory of the share may have been moved. `None` during a
+    /// move.
     pub(crate) fn version(&self, space: SpaceId) -> Option<u64> {
         let version = self.slot(space).version.load(Ordering::SeqCst);
         version.is_multiple_of(2).then_some(version)

@@ -26,8 +26,8 @@ struct Held {
     reads: AtomicUsize,
     /// Number of commits that pass before one is held up. A commit that is held up here has not taken effect.
     commits: AtomicUsize,
-    /// Number of commits, including changes of space headers, whose answers pass before one is held up. Such a
-    /// commit has taken effect.
+    /// Number of commits, including changes of space headers, whose answers pass before one is held up. Such
+    /// a commit has taken effect.
     answers: AtomicUsize,
     /// Fail the next change that closes a space.
     refuses: AtomicBool,

@@ -277,7 +277,8 @@ async fn readers_see_a_moving_file_in_exactly_one_directory() {
                         0 => server.get(&format!("/docs/{directory}/f{i}"), "").await.status == 200,
                         _ => names(&server, directory).await.contains(&format!("f{i}")),
                     };
-                    // Files move one way: a file that has left one directory must have arrived in the other, and vice versa.
+                    // Files move one way: a file that has left one directory must have arrived in the other,
+                    // and vice versa.
                     let has_left = !there("from").await;
                     assert!(!has_left || there("to").await, "reader {reader}: f{i} is nowhere");
                     let has_come = there("to").await;

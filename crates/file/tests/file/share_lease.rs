@@ -78,8 +78,8 @@ async fn lease_actions_follow_the_state_table() {
     const NO_CHANGE: &str = "409 LeaseIsBreakingAndCannotBeChanged";
     const NO_RENEW: &str = "409 LeaseIsBrokenAndCannotBeRenewed";
     const FREE: &str = "200 available";
-    // Columns: available, leased, breaking, broken, expired. A success names the resulting state; a break also
-    // its duration.
+    // Columns: available, leased, breaking, broken, expired. A success names the resulting state; a break
+    // also its duration.
     let table = [
         ("lease-action=acquire lease-duration=30", ["201 leased", TAKEN, TAKEN, "201 leased", "201 leased"]),
         (

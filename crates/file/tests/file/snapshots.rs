@@ -497,8 +497,8 @@ async fn concurrent_snapshots_all_succeed() {
     }
 }
 
-// A crash between writing a snapshot's row and completing it leaves a pending row. The test makes one from the
-// row of a completed snapshot.
+// A crash between writing a snapshot's row and completing it leaves a pending row. The test makes one from
+// the row of a completed snapshot.
 #[tokio::test]
 async fn snapshot_interrupted_by_a_crash_is_hidden_and_removed() {
     for by_sweep in [true, false] {

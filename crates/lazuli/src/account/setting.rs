@@ -62,7 +62,7 @@ impl From<Switch> for bool {
 }
 
 impl SettingArgs {
-    /// The changes, in the order of the options above.
+    /// Returns the changes, in the order of the options above.
     pub(super) fn into_changes(self) -> Vec<Setting> {
         let tier = |tier| match tier {
             Tier::Hot => "Hot",

@@ -19,7 +19,7 @@ use crate::Failure;
 const MIN_ALLOCATED: u64 = 2;
 
 /// Result of a copy.
-pub(crate) struct Copied {
+pub(crate) struct CopyResult {
     pub(crate) manifest: Manifest,
     /// Bytes of chunks that the repository did not have.
     pub(crate) written: u64,
@@ -30,7 +30,7 @@ pub(crate) fn copy(
     source: &BackupSource,
     repository: Option<&Repository>,
     dry_run: bool,
-) -> Result<Copied, Failure> {
+) -> Result<CopyResult, Failure> {
     let ids = repository.map_or(Ok(vec![]), Repository::list)?;
     let last = match (repository, ids.last()) {
         (Some(repository), Some(id)) => Some(repository.read_manifest(id)?),
@@ -55,15 +55,15 @@ pub(crate) fn copy(
     copy.bar.finish_and_clear();
     let id = repository.map_or(Ok(String::new()), |repository| repository.next_id(&date))?;
     let manifest = Manifest { format: FORMAT, id, lazuli: env!("CARGO_PKG_VERSION").into(), files };
-    Ok(Copied { manifest, written: copy.written })
+    Ok(CopyResult { manifest, written: copy.written })
 }
 
 struct Copy<'a> {
     /// Files of the last backup by their paths.
     before: HashMap<&'a str, &'a Entry>,
-    /// Chunks that are there and whole.
+    /// Chunks of complete backups.
     trusted: HashSet<Hash>,
-    /// None if nothing is to be written.
+    /// `None` in a dry run.
     repository: Option<&'a Repository>,
     written: u64,
     zeros: Vec<u8>,

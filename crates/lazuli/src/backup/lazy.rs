@@ -1,4 +1,4 @@
-//! Content of a backup that is fetched as it is read, for a restore of a small part.
+//! Content of a backup, fetched on demand for a partial restore.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use super::repository::Repository;
 use super::snapshot::SEGMENTS;
 use crate::Failure;
 
-/// The segments of a backup as sparse files. What a read needs is fetched and verified first.
+/// The segments of a backup as sparse files. A read fetches and verifies the chunks that it needs first.
 pub(super) struct LazyExtents {
     local: LocalExtents,
     dir: PathBuf,
@@ -60,7 +60,7 @@ impl LazyExtents {
     }
 }
 
-/// Whether a file of a backup is a segment of content.
+/// Returns whether a file of a backup is a segment of content.
 pub(super) fn is_segment(path: &str) -> bool {
     path.strip_prefix(SEGMENTS).is_some_and(|rest| rest.starts_with('/'))
 }

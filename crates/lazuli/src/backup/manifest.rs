@@ -56,7 +56,7 @@ impl TryFrom<String> for Hash {
 pub(crate) struct Manifest {
     pub(crate) format: u32,
     pub(crate) id: String,
-    /// The version of the program that wrote it.
+    /// The version of the program that wrote the manifest.
     pub(crate) lazuli: String,
     pub(crate) files: Vec<Entry>,
 }
@@ -64,13 +64,13 @@ pub(crate) struct Manifest {
 /// One file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// In the data directory.
+    /// Path in the data directory.
     pub(crate) path: String,
     pub(crate) length: u64,
     /// See [`super::source::SourceFile`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) identity: Option<String>,
-    /// None for a chunk of zeros.
+    /// `None` for a chunk of zeros.
     pub(crate) chunks: Vec<Option<Hash>>,
 }
 
@@ -81,12 +81,12 @@ impl fmt::Debug for Hash {
 }
 
 impl Manifest {
-    /// Bytes of all files.
+    /// Returns the total bytes of all files.
     pub(crate) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.length).sum()
     }
 
-    /// The chunks that it needs.
+    /// Returns the chunks of all files.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = Hash> {
         self.files.iter().flat_map(|file| file.chunks.iter().copied().flatten())
     }
@@ -114,7 +114,7 @@ impl Manifest {
 }
 
 impl Entry {
-    /// Bytes of its chunk with this number.
+    /// Returns the length in bytes of the chunk with this number.
     pub(crate) fn chunk_bytes(&self, number: usize) -> usize {
         (self.length - (number * CHUNK) as u64).min(CHUNK as u64) as usize
     }

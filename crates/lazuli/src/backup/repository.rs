@@ -1,17 +1,17 @@
 //! A folder of backups.
 //!
 //! ```text
-//! LAZULI-BACKUP        says what the folder is, and locks it
+//! LAZULI-BACKUP        marks the folder, and is its lock file
 //! chunks/ab/ab12…      a chunk, named by its SHA-256
 //! backups/000001-…     a manifest: JSON, then a line with its SHA-256
 //! ```
 //!
-//! A manifest gets its name when all its chunks are durable, so a backup that was killed leaves only chunks
-//! that no manifest names. Those may be torn: a backup trusts chunks of complete manifests only, and writes
-//! the others again.
+//! A manifest gets its name when all its chunks are durable, so a killed backup leaves only chunks that no
+//! manifest names. Such chunks may be torn: a backup trusts only chunks of complete manifests, and writes all
+//! others again.
 //!
-//! In an encrypted folder every chunk is a file of age's. Its name is still the SHA-256 of what it holds in
-//! clear, and manifests are in clear, so the next backup needs no identity to know what is there.
+//! In an encrypted folder every chunk is an age file. Its name is the SHA-256 of the plain chunk, and
+//! manifests are not encrypted, so the next backup needs no identity to find existing chunks.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -30,28 +30,28 @@ const MARKER_TEXT: &str = "lazuli backup 1\n";
 const RECIPIENTS: &str = "recipients";
 /// The marker of a folder whose chunks are encrypted.
 const SEALED_TEXT: &str = "lazuli backup 1 age\n";
-/// More than a chunk grows when it is encrypted, with a few hundred recipients.
+/// Upper bound of the bytes that encryption adds to a chunk, for a few hundred recipients.
 const MAX_SEALING: usize = CHUNK / 8;
 const CHUNKS: &str = "chunks";
 const BACKUPS: &str = "backups";
 const TEMPORARY: &str = "new";
-/// The longest manifest: about 15 TiB of data.
+/// Maximum length of a manifest: enough for about 15 TiB of data.
 const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
 /// Purpose of opening a repository.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Others may read at the same time.
+    /// Shared with other readers.
     Read,
-    /// No other process may use it.
+    /// Exclusive.
     Change,
 }
 
-/// An open repository. The lock ends with the value.
+/// An open, locked repository. Dropping it releases the lock.
 pub(crate) struct Repository {
     dir: PathBuf,
     lock: File,
-    /// Whether its chunks are encrypted.
+    /// Whether the chunks are encrypted.
     sealed: bool,
     keys: Keys,
 }
@@ -65,15 +65,15 @@ struct Keys {
 
 /// Result of pruning.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pruned {
+pub(crate) struct PruneTotals {
     pub(crate) backups: Vec<String>,
     pub(crate) chunks: u64,
     pub(crate) bytes: u64,
 }
 
 impl Repository {
-    /// Opens a repository to change it; makes one if the folder is not there or is empty. With recipients its
-    /// chunks are encrypted for these.
+    /// Opens a repository to change it. Creates it if the folder is missing or empty. With recipients, chunks
+    /// are encrypted for them.
     pub(crate) fn create(dir: &Path, recipients: Option<Recipients>) -> Result<Self, Failure> {
         let io = |error| failed(dir, &error);
         fs::create_dir_all(dir).map_err(io)?;
@@ -106,7 +106,7 @@ impl Repository {
         Ok(repository)
     }
 
-    /// Opens a repository that is there.
+    /// Opens an existing repository.
     pub(crate) fn open(dir: &Path, access: Access) -> Result<Self, Failure> {
         let mut lock = match File::open(dir.join(MARKER)) {
             Ok(lock) => lock,
@@ -134,7 +134,7 @@ impl Repository {
         Ok(Self { dir: dir.into(), lock, sealed: text == SEALED_TEXT, keys: Keys::default() })
     }
 
-    /// Decrypts chunks with these. Without them, encrypted chunks cannot be read.
+    /// Sets the identities that decrypt chunks. Encrypted chunks cannot be read without them.
     pub(crate) fn with_identities(mut self, identities: Option<Identities>) -> Result<Self, Failure> {
         if self.sealed && identities.is_none() {
             return Err(Failure::Usage(format!(
@@ -146,7 +146,7 @@ impl Repository {
         Ok(self)
     }
 
-    /// Ids of the backups, oldest first.
+    /// Lists the ids of the backups, oldest first.
     pub(crate) fn list(&self) -> Result<Vec<String>, Failure> {
         let dir = self.dir.join(BACKUPS);
         let mut ids = vec![];
@@ -158,7 +158,7 @@ impl Repository {
         Ok(ids)
     }
 
-    /// An id for the next backup, above all others. `date` is for people.
+    /// Returns an id for the next backup, above all others. `date` is only for readers.
     pub(crate) fn next_id(&self, date: &str) -> Result<String, Failure> {
         let number = |id: &String| id.split('-').next().and_then(|number| number.parse::<u64>().ok());
         let last = self.list()?.iter().filter_map(number).max().unwrap_or(0);
@@ -184,7 +184,7 @@ impl Repository {
         Ok(manifest)
     }
 
-    /// Makes all chunks durable, then the manifest: from then on the backup exists.
+    /// Makes all chunks durable, then the manifest, which completes the backup.
     pub(crate) fn write_manifest(&self, manifest: &Manifest) -> Result<(), Failure> {
         let dir = self.dir.join(BACKUPS);
         let write = || -> io::Result<()> {
@@ -200,7 +200,7 @@ impl Repository {
         write().map_err(|error| failed(&dir, &error))
     }
 
-    /// Chunks of complete backups that are there.
+    /// Returns the existing chunks of complete backups.
     pub(crate) fn trusted_chunks(&self) -> Result<HashSet<Hash>, Failure> {
         let mut trusted = HashSet::new();
         for id in self.list()? {
@@ -251,16 +251,16 @@ impl Repository {
         Ok(bytes)
     }
 
-    /// Removes all but the newest `keep` backups, then all chunks that the rest does not need.
-    pub(crate) fn prune(&self, keep: usize, dry_run: bool) -> Result<Pruned, Failure> {
+    /// Removes all but the newest `keep` backups, then all chunks that the remaining ones do not need.
+    pub(crate) fn prune(&self, keep: usize, dry_run: bool) -> Result<PruneTotals, Failure> {
         let mut ids = self.list()?;
         let kept = ids.split_off(ids.len().saturating_sub(keep));
-        // All are read before anything is removed: chunks of a manifest that cannot be read would be lost.
+        // Read all manifests before removing any chunk: an unreadable manifest would lose its chunks.
         let mut needed = HashSet::new();
         for id in &kept {
             needed.extend(self.read_manifest(id)?.chunks());
         }
-        let mut pruned = Pruned { backups: ids, ..Pruned::default() };
+        let mut pruned = PruneTotals { backups: ids, ..PruneTotals::default() };
         let dir = self.dir.join(BACKUPS);
         let io = |error| failed(&self.dir, &error);
         if !dry_run {

@@ -1,4 +1,4 @@
-//! `lazuli restore`: brings a backup back into an empty directory, and verifies it.
+//! `lazuli restore`: restores a backup into an empty directory, and verifies it.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{HumanBytes, ProgressBar};
 
-use super::fresh::Fresh;
 use super::manifest::{CHUNK, Entry, Manifest};
-use super::only::{self, Only};
+use super::new_directory::NewDirectory;
+use super::partial_restore::{self, RestoreSelection};
 use super::repository::{Access, Repository};
 use crate::sealing::IdentityArgs;
 use crate::{Failure, check};
 
-/// Zeros of this size are left out of a file: content that was freed must stay a hole.
+/// Blocks of zeros of this size become holes: freed content must stay a hole.
 const BLOCK: usize = 4096;
 
 #[derive(Args)]
@@ -32,7 +32,7 @@ pub(crate) struct RestoreArgs {
     /// Restore only this, into the running server: container:ACCOUNT/NAME, or table, queue or share in its
     /// place; or account:NAME
     #[arg(long, value_name = "WHAT")]
-    only: Option<Only>,
+    only: Option<RestoreSelection>,
     /// With --only: the new name, which must be free; ACCOUNT/NAME for another account [default for an
     /// account: its own]
     #[arg(long = "as", id = "name", value_name = "NAME", requires = "only")]
@@ -43,7 +43,7 @@ pub(crate) struct RestoreArgs {
     /// Verify every chunk of the backup, but write nothing
     #[arg(long, conflicts_with = "only")]
     dry_run: bool,
-    /// Keep the data directory although it is damaged, as it was when the backup was made
+    /// Keep the restored data directory even if it is damaged, as the original was
     #[arg(long, conflicts_with = "only")]
     accept_damage: bool,
     #[command(flatten)]
@@ -63,10 +63,10 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<(), Failure> {
     };
     let manifest = repository.read_manifest(&id)?;
     if let Some(only) = &args.only {
-        return only::run(
+        return partial_restore::run(
             repository,
             manifest,
-            &only::data_of(args.data.clone()),
+            &partial_restore::server_directory(args.data.clone()),
             only,
             args.name.as_deref(),
         );
@@ -81,10 +81,10 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<(), Failure> {
         println!("backup {id}: {} can be restored", HumanBytes(manifest.bytes()));
         return Ok(());
     }
-    let fresh = Fresh::begin(into)?;
-    let restored = write_files(&repository, &manifest, &fresh.dir(), &progress, |_| true);
+    let new_directory = NewDirectory::begin(into)?;
+    let restored = write_files(&repository, &manifest, &new_directory.dir(), &progress, |_| true);
     progress.finish_and_clear();
-    let verified = restored.and_then(|()| match check::run(&fresh.dir()) {
+    let verified = restored.and_then(|()| match check::run(&new_directory.dir()) {
         Err(damage) if args.accept_damage => {
             eprintln!("lazuli: {damage}");
             Ok(())
@@ -92,15 +92,15 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<(), Failure> {
         checked => checked,
     });
     if let Err(error) = verified {
-        fresh.abandon();
+        new_directory.abandon();
         return Err(error);
     }
-    fresh.finish()?;
+    new_directory.finish()?;
     println!("restored backup {id}: {} in {} files", HumanBytes(manifest.bytes()), manifest.files.len());
     Ok(())
 }
 
-/// Writes files of a backup, those whose paths are wanted.
+/// Writes the files of a backup whose paths are selected.
 pub(super) fn write_files(
     repository: &Repository,
     manifest: &Manifest,
@@ -120,7 +120,7 @@ pub(super) fn write_files(
             write_sparse(&written, at, bytes).map_err(failed)
         })?;
     }
-    // A tree that was never written to has no tables, and a store that holds no bytes no segments.
+    // An empty tree has no tables, and an empty store no segments.
     for folder in ["store/log", "store/tree/tables", "segments"] {
         fs::create_dir_all(dir.join(folder)).map_err(Failure::failed)?;
     }
@@ -142,7 +142,7 @@ fn each_chunk(
     Ok(())
 }
 
-/// Writes bytes, but no blocks of zeros.
+/// Writes bytes, skipping blocks of zeros.
 fn write_sparse(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     let is_zero = |block: &[u8]| block == &[0; BLOCK][..block.len()];
     let mut start = 0;

@@ -1,8 +1,8 @@
-//! A snapshot of the data directory of a running server: a folder in it that is a data directory itself, made
-//! of links.
+//! A snapshot of the data directory of a running server: a folder of hard links that is a data directory
+//! itself.
 //!
-//! While it exists, no content is freed; commits go on. Order matters: rows are captured first, so that the
-//! content of every captured row is there when content is captured.
+//! While the snapshot exists, no content is freed, but commits continue. Rows are captured before content, so
+//! the content of every captured row exists when content is captured.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) const SNAPSHOT: &str = "snapshot";
 pub(crate) const SEGMENTS: &str = "segments";
 pub(crate) const FORMAT: &str = "FORMAT";
 
-/// How long to wait for a sweep of content or another backup.
+/// Maximum wait for a content sweep or another backup.
 const PATIENCE: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -39,11 +39,11 @@ impl From<CapturedSegment> for Segment {
     }
 }
 
-/// A snapshot. Dropping it removes the folder and lets sweeps go on.
+/// A snapshot. Dropping it removes the folder and resumes sweeps.
 pub(crate) struct Snapshot {
     dir: PathBuf,
     pub(crate) segments: Vec<Segment>,
-    /// As long as this mark exists, no other one can free content.
+    /// While this mark exists, no sweep can free content.
     _mark: Box<dyn Mark>,
 }
 
@@ -75,7 +75,7 @@ impl Drop for Snapshot {
     }
 }
 
-/// Removes the snapshot that a killed server has left.
+/// Removes the snapshot of a killed server.
 pub(crate) fn remove(data: &Path) -> io::Result<()> {
     match fs::remove_dir_all(data.join(SNAPSHOT)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -89,7 +89,9 @@ async fn hold_content(extents: &LocalExtents) -> Result<Box<dyn Mark>, String> {
         match extents.begin_mark().await {
             Ok(mark) => return Ok(mark),
             Err(Error::Busy(_)) if Instant::now() < deadline => sleep(PAUSE).await,
-            Err(Error::Busy(_)) => return Err("a content sweep or another backup does not end".into()),
+            Err(Error::Busy(_)) => {
+                return Err("timed out waiting for a content sweep or another backup".into());
+            }
             Err(error) => return Err(error.to_string()),
         }
     }

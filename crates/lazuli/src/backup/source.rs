@@ -1,4 +1,4 @@
-//! A data directory as backups and exports read it: a snapshot of a running server's, or a stopped one
+//! The data directory that backups and exports read: a snapshot of a running server, or a stopped directory
 //! itself.
 
 use std::path::{Path, PathBuf};
@@ -15,39 +15,40 @@ use crate::data::{self, STORE};
 /// A file to back up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceFile {
-    /// In the data directory.
+    /// Path in the data directory.
     pub(crate) path: String,
-    /// Among files with the same path and identity, the shorter one is the beginning of the longer one,
-    /// except for what was freed. None if nothing is known about the bytes.
+    /// Of two files with the same path and identity, the shorter is a prefix of the longer, except for freed
+    /// ranges. `None` if nothing is known about the bytes.
     pub(crate) identity: Option<String>,
     /// Bytes to back up.
     pub(crate) length: u64,
 }
 
-/// A data directory that does not change as long as this exists.
+/// A data directory that does not change while this exists.
 pub(crate) struct BackupSource {
     pub(crate) dir: PathBuf,
     pub(crate) files: Vec<SourceFile>,
-    held: Held,
+    guard: SourceGuard,
 }
 
-enum Held {
-    /// A server keeps the snapshot as long as the connection lasts.
+/// Keeps the data directory from changing.
+enum SourceGuard {
+    /// A server keeps the snapshot while the connection lasts.
     ByServer(HeldSnapshot),
-    ByLock(#[allow(dead_code, reason = "held, not read")] Directory),
+    ByLock(#[allow(dead_code, reason = "kept for its lock")] Directory),
 }
 
 impl BackupSource {
-    /// Asks the server of a data directory for a snapshot, or locks a directory that has no server.
+    /// Requests a snapshot from the server of a data directory, or locks a directory without a server.
     pub(crate) fn open(data: &Path) -> Result<Self, Failure> {
-        let (dir, segments, held) = match control::hold_snapshot(data)? {
-            Some((held, segments)) => (data.join(SNAPSHOT), segments, Held::ByServer(held)),
+        let (dir, segments, guard) = match control::hold_snapshot(data)? {
+            Some((snapshot, segments)) => (data.join(SNAPSHOT), segments, SourceGuard::ByServer(snapshot)),
             None => {
                 let lock = data::lock_to_read(data)?;
-                (data.to_owned(), stopped_segments(data)?, Held::ByLock(lock))
+                (data.to_owned(), stopped_segments(data)?, SourceGuard::ByLock(lock))
             }
         };
-        let mut source = Self { dir, files: vec![], held };
+        let mut source = Self { dir, files: vec![], guard };
         source.add(FORMAT.into(), None, None)?;
         for file in backup::files(&source.dir.join(STORE)).map_err(Failure::failed)? {
             source.add(Path::new(STORE).join(file.path), file.identity, file.length)?;
@@ -58,11 +59,11 @@ impl BackupSource {
         Ok(source)
     }
 
-    /// Fails if the snapshot was not kept to the end.
+    /// Returns an error if the snapshot was not kept until now.
     pub(crate) fn finish(self) -> Result<(), Failure> {
-        match self.held {
-            Held::ByServer(held) => held.finish(),
-            Held::ByLock(_) => Ok(()),
+        match self.guard {
+            SourceGuard::ByServer(snapshot) => snapshot.finish(),
+            SourceGuard::ByLock(_) => Ok(()),
         }
     }
 

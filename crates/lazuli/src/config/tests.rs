@@ -150,10 +150,10 @@ fn error_names_the_source_and_the_option() {
         (&[], &[("LAZULI_HOST", "nowhere")], None, "LAZULI_HOST: invalid value"),
         (&[], &[("AZURITE_ACCOUNTS", "abc")], None, "AZURITE_ACCOUNTS: account abc has no key"),
         (&["--dfs-port", "0"], &[], None, "--dfs-port: not served by this version"),
-        (&["--tls-cert", "c"], &[], None, "go together"),
-        (&["--tls-key", "c", "--tls-cert", "c", "--tls-self-signed"], &[], None, "goes without"),
+        (&["--tls-cert", "c"], &[], None, "must be set together"),
+        (&["--tls-key", "c", "--tls-cert", "c", "--tls-self-signed"], &[], None, "cannot be combined"),
         (&["--copy-source-allow", "10.0.0.0/99"], &[], None, "10.0.0.0/99"),
-        (&["--oidc-audience", "a"], &[], None, "needs --oidc-issuer"),
+        (&["--oidc-audience", "a"], &[], None, "requires --oidc-issuer"),
         (&["--log-level", "loud=very"], &[], None, "--log-level loud=very"),
         (&["--account", "abc:AAAA;abc:BBBB"], &[], None, "abc is configured twice"),
     ] {
@@ -212,13 +212,13 @@ fn in_memory_excludes_the_options_of_a_data_directory() {
     for option in ["--data=/d", "--cache-bytes=1MiB", "--scrub-rate=0"] {
         let refused = in_memory(&[option]).unwrap_err();
         let name = option.split('=').next().unwrap();
-        assert_eq!(refused, format!("--in-memory goes without {name}"));
+        assert_eq!(refused, format!("--in-memory cannot be combined with {name}"));
     }
     let variable: &[_] = &[("LAZULI_DATA", "/d")];
     assert!(load(&["--in-memory"], variable, None).is_err());
     let data = load(&["--in-memory=false"], variable, None).unwrap().data;
     assert_eq!(data, Storage::Directory("/d".into()));
-    assert_eq!(load(&["--memory-bytes=1MiB"], &[], None).unwrap_err(), "--memory-bytes needs --in-memory");
+    assert_eq!(load(&["--memory-bytes=1MiB"], &[], None).unwrap_err(), "--memory-bytes requires --in-memory");
 
     // Commands that need a directory ignore in-memory.
     let variable = |name: &str| (name == "LAZULI_IN_MEMORY").then(|| "true".to_owned());

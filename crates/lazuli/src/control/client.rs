@@ -15,7 +15,7 @@ const TIME: Duration = Duration::from_secs(60);
 const SNAPSHOT_TIME: Duration = Duration::from_secs(900);
 
 /// Sends a command to the server of a data directory. Returns `None` if no server is running.
-pub(crate) fn ask(directory: &Path, command: &Command) -> Result<Option<Reply>, Failure> {
+pub(crate) fn send_command(directory: &Path, command: &Command) -> Result<Option<Reply>, Failure> {
     let Some(stream) = connect(directory)? else { return Ok(None) };
     talk(stream, command).map(Some).map_err(|error| no_answer(directory, &error))
 }
@@ -29,13 +29,13 @@ fn connect(directory: &Path) -> Result<Option<UnixStream>, Failure> {
     }
 }
 
-/// A snapshot that the server keeps until this is dropped.
+/// The connection over which the server keeps a snapshot. Dropping it ends the snapshot.
 pub(crate) struct HeldSnapshot {
     stream: BufReader<UnixStream>,
     directory: PathBuf,
 }
 
-/// Asks the server of a data directory for a snapshot. Returns `None` if no server is running.
+/// Requests a snapshot from the server of a data directory. Returns `None` if no server is running.
 pub(crate) fn hold_snapshot(directory: &Path) -> Result<Option<(HeldSnapshot, Vec<Segment>)>, Failure> {
     let Some(stream) = connect(directory)? else { return Ok(None) };
     let mut held = HeldSnapshot { stream: BufReader::new(stream), directory: directory.into() };
@@ -56,7 +56,7 @@ impl HeldSnapshot {
         Ok(serde_json::from_slice(&reply)?)
     }
 
-    /// Fails unless the server has kept the snapshot until now.
+    /// Returns an error unless the server has kept the snapshot until now.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         let mut said = Vec::new();
         let asked = self.stream.get_mut().write_all(b"\n");

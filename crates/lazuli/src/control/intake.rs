@@ -1,4 +1,4 @@
-//! Takes in one object or one account of a backup, which a client sends as a stream.
+//! Restores one object or one account of a backup that a client sends as a stream.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -20,10 +20,10 @@ use super::{DevelopmentKey, RestoredCounts, Target};
 use crate::services::Services;
 use crate::transfer::{StreamContents, StreamReader};
 
-/// Rows and bytes of one commit. More of one partition take several.
+/// Maximum number of rows and bytes of one commit.
 const COMMIT_ROWS: usize = 128;
 const COMMIT_BYTES: usize = 4 << 20;
-/// Share snapshots that one object can have, with room for some that do not count.
+/// Maximum number of share snapshots of one object, including incomplete ones.
 const MAX_SNAPSHOTS: usize = 240;
 
 /// The stores and services into which objects are restored.
@@ -52,7 +52,7 @@ impl Intakes {
         Self { store, extents, accounts, services }
     }
 
-    /// Takes in the object of a stream. It is visible only if this succeeds. Blocks.
+    /// Restores the object of a stream. The object becomes visible only on success. Blocks.
     pub(super) fn receive(
         &self,
         runtime: &Handle,
@@ -63,29 +63,29 @@ impl Intakes {
             runtime.block_on(self.accounts.get(&target.account)).map_err(|error| error.to_string())?;
         let account = account.ok_or_else(|| format!("there is no account {}", target.account))?;
         let mut contents = StreamContents::new(self.extents.clone());
-        let mut taking = Taking::new(self, runtime, &account);
+        let mut receiver = ObjectReceiver::new(self, runtime, &account);
         let kind = target.service.name();
         let counts = self.read(runtime, input, &mut contents, |item| match item {
-            Item::Space { space, header, .. } => taking.space(space, header.epoch),
+            Item::Space { space, header, .. } => receiver.space(space, header.epoch),
             Item::Row { space: SpaceId::ROOT, partition, row } => match keys::parts(&partition) {
-                Some(parts) if parts.kind == kind => taking.directory_row(kind, &target.name, row),
+                Some(parts) if parts.kind == kind => receiver.directory_row(kind, &target.name, row),
                 _ => Err("the stream has a row of another kind".into()),
             },
-            Item::Row { space, partition, row } => taking.row(space, partition, row),
+            Item::Row { space, partition, row } => receiver.row(space, partition, row),
             Item::Clock(_) => Ok(()),
         })?;
-        // The stream has ended, and its checksum was right.
-        if taking.object.is_none() {
+        // The stream is complete and its checksum is right.
+        if receiver.object.is_none() {
             return Err("the stream has no object".into());
         }
-        taking.finish(Some(&target.name))?;
-        // Until now no sweep has freed what the last rows refer to.
+        receiver.finish(Some(&target.name))?;
+        // Up to here, `contents` has kept sweeps from freeing the content of the last rows.
         drop(contents);
         Ok(counts)
     }
 
-    /// Takes in the account of a stream, under a reserved name. It is visible only if this succeeds.
-    /// `new_keys` replace those of the backup, if there are any. Blocks.
+    /// Restores the account of a stream under a reserved name. The account becomes visible only on success.
+    /// `new_keys`, if any, replace those of the backup. Blocks.
     pub(super) fn receive_account(
         &self,
         runtime: &Handle,
@@ -96,7 +96,7 @@ impl Intakes {
     ) -> Result<RestoredCounts, String> {
         let received = self.try_receive_account(runtime, reserved, new_keys, rule, input);
         if received.is_err() {
-            // The reservation is over, so what arrived belongs to no account.
+            // The reservation has ended, so the received rows belong to no account.
             self.services.values().for_each(|service| service.look_for_garbage());
         }
         received
@@ -118,24 +118,26 @@ impl Intakes {
             roles: vec![],
         };
         let mut contents = StreamContents::new(self.extents.clone());
-        let mut taking = Taking::new(self, runtime, &owner);
+        let mut receiver = ObjectReceiver::new(self, runtime, &owner);
         let mut original = OriginalAccount { new_keys, rule, account: None, properties: BTreeMap::new() };
         let counts = self.read(runtime, input, &mut contents, |item| match item {
             Item::Space { space, header, .. } => {
-                taking.finish(None)?;
-                taking.space(space, header.epoch)
+                receiver.finish(None)?;
+                receiver.space(space, header.epoch)
             }
             Item::Row { space: SpaceId::ROOT, partition, row } => match keys::parts(&partition) {
                 None => original.row(&partition, &row),
-                Some(parts) if original.is_owner(&parts) => taking.directory_row(parts.kind, parts.name, row),
+                Some(parts) if original.is_owner(&parts) => {
+                    receiver.directory_row(parts.kind, parts.name, row)
+                }
                 Some(_) => Err("the stream has a row of another account".into()),
             },
-            Item::Row { space, partition, row } => taking.row(space, partition, row),
+            Item::Row { space, partition, row } => receiver.row(space, partition, row),
             Item::Clock(_) => Ok(()),
         })?;
-        // The stream has ended, and its checksum was right.
-        taking.finish(None)?;
-        // Until now no sweep has freed what the last rows refer to.
+        // The stream is complete and its checksum is right.
+        receiver.finish(None)?;
+        // Up to here, `contents` has kept sweeps from freeing the content of the last rows.
         drop(contents);
         let account = original.account.ok_or("the stream has no account")?;
         let added = self.accounts.add_reserved(reserved, account, original.properties);
@@ -143,8 +145,8 @@ impl Intakes {
         Ok(counts)
     }
 
-    /// Reads a stream to its end. Fails if it is not whole. `contents` keeps the content of rows that are not
-    /// committed, so the caller drops it only after that.
+    /// Reads a stream to its end. Returns an error if the stream is incomplete. `contents` keeps the content
+    /// of uncommitted rows, so the caller drops it only after the last commit.
     fn read(
         &self,
         runtime: &Handle,
@@ -163,18 +165,18 @@ impl Intakes {
         Ok(RestoredCounts { rows: counts.rows, bytes: counts.bytes })
     }
 
-    /// Refuses a row whose stamps this server could give out again.
+    /// Refuses a row whose stamps this server could issue again.
     fn check_time(&self, item: &Item) -> Result<(), String> {
         match item {
             Item::Row { row, .. } if row.token.0 > self.store.stamp() => {
-                Err("the backup is from the future: the clock of this server is behind".into())
+                Err("the backup is newer than the clock of this server; correct the clock".into())
             }
             _ => Ok(()),
         }
     }
 }
 
-/// The account that a stream holds.
+/// The account in a stream.
 struct OriginalAccount {
     new_keys: Vec<Key>,
     rule: DevelopmentKey,
@@ -183,7 +185,7 @@ struct OriginalAccount {
 }
 
 impl OriginalAccount {
-    /// Takes a row of the account itself.
+    /// Records a row of the account itself.
     fn row(&mut self, partition: &Bytes, row: &Row) -> Result<(), String> {
         if let Some((service, properties)) = properties_of_row(partition, &row.key, &row.value) {
             self.properties.insert(service, properties);
@@ -206,7 +208,7 @@ impl OriginalAccount {
         Ok(())
     }
 
-    /// Whether a partition of the directory belongs to the account.
+    /// Returns whether a partition of the directory belongs to the account.
     fn is_owner(&self, parts: &keys::Parts<'_>) -> bool {
         self.account.as_ref().is_some_and(|account| {
             (account.name.as_str(), account.generation) == (parts.account, parts.generation)
@@ -214,16 +216,16 @@ impl OriginalAccount {
     }
 }
 
-/// An object that is taken in.
+/// An object that is being restored.
 struct Object {
     /// The space of the object in the backup.
     space: SpaceId,
     epoch: u64,
     /// The restored object; `None` until its row of the directory has arrived.
-    begun: Option<Begun>,
+    restored: Option<RestoredObject>,
 }
 
-struct Begun {
+struct RestoredObject {
     service: Arc<dyn Intake>,
     name: String,
     incoming: Incoming,
@@ -239,8 +241,8 @@ struct Batch {
     bytes: usize,
 }
 
-/// Takes in one object after the other.
-struct Taking<'a> {
+/// Restores objects one at a time.
+struct ObjectReceiver<'a> {
     intakes: &'a Intakes,
     runtime: &'a Handle,
     account: &'a Account,
@@ -248,54 +250,55 @@ struct Taking<'a> {
     batch: Batch,
 }
 
-impl<'a> Taking<'a> {
+impl<'a> ObjectReceiver<'a> {
     fn new(intakes: &'a Intakes, runtime: &'a Handle, account: &'a Account) -> Self {
         Self { intakes, runtime, account, object: None, batch: Batch::default() }
     }
 
-    /// Begins an object.
+    /// Begins the object of a space.
     fn space(&mut self, space: SpaceId, epoch: u64) -> Result<(), String> {
-        if self.object.replace(Object { space, epoch, begun: None }).is_some() {
+        if self.object.replace(Object { space, epoch, restored: None }).is_some() {
             return Err("the stream has more than one object".into());
         }
         Ok(())
     }
 
-    /// Takes the row of the directory that names the object, or that of a snapshot of it.
+    /// Records the row of the directory that names the object, or one of its snapshots.
     fn directory_row(&mut self, kind: &str, name: &str, row: Row) -> Result<(), String> {
         let stray = || "the stream has a row that belongs to no object".to_owned();
         let object = self.object.as_mut().ok_or_else(stray)?;
-        let begun = match &mut object.begun {
-            Some(begun) => begun,
-            begun => {
+        let restored = match &mut object.restored {
+            Some(restored) => restored,
+            restored => {
                 let service = self.intakes.services.get(kind).ok_or("there is no such service")?.clone();
                 let incoming = self.runtime.block_on(service.begin(self.account, name, object.epoch));
                 let incoming = incoming.map_err(|refusal| format!("{name}: {refusal}"))?;
                 let (name, original) = (name.to_owned(), Original::default());
-                begun.insert(Begun { service, name, incoming, original, has_row: false })
+                restored.insert(RestoredObject { service, name, incoming, original, has_row: false })
             }
         };
         let deleted = keys::deleted_at(&row.key);
         if let Some((_, stamp)) = keys::snapshot_parts(&row.key)
-            && begun.original.snapshots.len() < MAX_SNAPSHOTS
+            && restored.original.snapshots.len() < MAX_SNAPSHOTS
         {
-            begun.original.snapshots.push((stamp, row.value));
-        } else if !begun.has_row && (deleted.is_some() || row.key == keys::CURRENT) {
-            (begun.original.value, begun.original.deleted, begun.has_row) = (row.value, deleted, true);
+            restored.original.snapshots.push((stamp, row.value));
+        } else if !restored.has_row && (deleted.is_some() || row.key == keys::CURRENT) {
+            (restored.original.value, restored.original.deleted, restored.has_row) =
+                (row.value, deleted, true);
         } else {
             return Err(stray());
         }
         Ok(())
     }
 
-    /// Takes a row of the object.
+    /// Adds a row of the object to the batch. Commits a full batch first.
     fn row(&mut self, space: SpaceId, partition: Bytes, row: Row) -> Result<(), String> {
         let object = self.object.as_ref().filter(|object| object.space == space);
-        let begun = object.and_then(|object| object.begun.as_ref());
-        let begun = begun.ok_or("the stream has a row of another object")?;
-        let value = begun.service.value(&partition, &row.key, row.value);
+        let restored = object.and_then(|object| object.restored.as_ref());
+        let restored = restored.ok_or("the stream has a row of another object")?;
+        let value = restored.service.value(&partition, &row.key, row.value);
         let value = value
-            .map_err(|damage| format!("{}: row {:?} of {partition:?}: {damage}", begun.name, row.key))?;
+            .map_err(|damage| format!("{}: row {:?} of {partition:?}: {damage}", restored.name, row.key))?;
         let bytes = row.key.len() + value.len();
         let is_full = self.batch.mutations.len() == COMMIT_ROWS || self.batch.bytes + bytes > COMMIT_BYTES;
         if is_full || self.batch.partition != partition {
@@ -307,22 +310,23 @@ impl<'a> Taking<'a> {
         Ok(())
     }
 
-    /// Gives the object its name, if one was begun.
+    /// Commits the last rows and makes the object visible, if one was begun.
     fn finish(&mut self, renamed: Option<&str>) -> Result<(), String> {
         self.commit()?;
         let Some(object) = self.object.take() else { return Ok(()) };
-        let begun = object.begun.filter(|begun| begun.has_row);
-        let Begun { service, name, incoming, original, .. } = begun.ok_or("the stream has no object")?;
+        let restored = object.restored.filter(|restored| restored.has_row);
+        let RestoredObject { service, name, incoming, original, .. } =
+            restored.ok_or("the stream has no object")?;
         let finished = self.runtime.block_on(service.finish(incoming, renamed, original));
         finished.map_err(|refusal| format!("{name}: {refusal}"))
     }
 
-    /// Commits the rows that wait, once their content is durable.
+    /// Makes the content of the batch durable, then commits its rows.
     fn commit(&mut self) -> Result<(), String> {
         let Batch { partition, mutations, .. } = std::mem::take(&mut self.batch);
-        let begun = self.object.as_ref().and_then(|object| object.begun.as_ref());
-        let Some(begun) = begun.filter(|_| !mutations.is_empty()) else { return Ok(()) };
-        let (store, incoming) = (&self.intakes.store, &begun.incoming);
+        let restored = self.object.as_ref().and_then(|object| object.restored.as_ref());
+        let Some(restored) = restored.filter(|_| !mutations.is_empty()) else { return Ok(()) };
+        let (store, incoming) = (&self.intakes.store, &restored.incoming);
         self.runtime.block_on(self.intakes.extents.sync()).map_err(|error| error.to_string())?;
         let (stamp, epoch, conditions) = (store.stamp(), incoming.epoch(), vec![]);
         let commit = Commit { stamp, epoch, conditions, mutations, valid_until: None, bulk: true };

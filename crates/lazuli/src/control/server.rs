@@ -25,7 +25,7 @@ use super::{
 use crate::backup::snapshot::{self, Snapshot};
 
 /// Maximum number of concurrent clients; more wait in the kernel.
-const ASKERS: usize = 8;
+const MAX_CLIENTS: usize = 8;
 /// Timeout for reading a command and for writing a reply.
 const TIME: Duration = Duration::from_secs(30);
 /// Timeout for the next bytes of a restore: the client fetches them from a backup.
@@ -84,21 +84,21 @@ struct Server {
 }
 
 /// The object or account that a client restores.
-enum Wanted {
+enum RestoreTarget {
     Object(Target),
     Account { reserved: ReservedAccount, keys: Vec<Key>, rule: DevelopmentKey },
 }
 
 async fn accept(listener: UnixListener, server: Server) {
-    let places = Arc::new(Semaphore::new(ASKERS));
-    let mut askers = JoinSet::new();
+    let places = Arc::new(Semaphore::new(MAX_CLIENTS));
+    let mut clients = JoinSet::new();
     loop {
         // The semaphore is never closed.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let server = server.clone();
-                askers.spawn(async move {
+                clients.spawn(async move {
                     if let Err(error) = server.answer(stream).await {
                         tracing::debug!(%error, "a client of the control socket disconnected or was too slow");
                     }
@@ -110,7 +110,7 @@ async fn accept(listener: UnixListener, server: Server) {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
-        while askers.try_join_next().is_some() {}
+        while clients.try_join_next().is_some() {}
     }
 }
 
@@ -123,17 +123,19 @@ impl Server {
         match serde_json::from_slice::<Command>(&line) {
             Ok(Command::Snapshot) => return self.hold_snapshot(read, write).await,
             Ok(Command::Restore(target)) => {
-                return self.restore(read.into_inner().into_inner(), write, Wanted::Object(target)).await;
+                return self
+                    .restore(read.into_inner().into_inner(), write, RestoreTarget::Object(target))
+                    .await;
             }
             Ok(Command::RestoreAccount { name, keys }) => {
-                let wanted = match self.accounts.reserve(&name).await {
-                    Ok(reserved) => Wanted::Account { reserved, keys, rule: self.rule },
+                let target = match self.accounts.reserve(&name).await {
+                    Ok(reserved) => RestoreTarget::Account { reserved, keys, rule: self.rule },
                     Err(error) => {
                         let reply: RestoreReply = Err(error.to_string());
                         return send(&mut write, &reply).await;
                     }
                 };
-                return self.restore(read.into_inner().into_inner(), write, wanted).await;
+                return self.restore(read.into_inner().into_inner(), write, target).await;
             }
             Ok(command) => {
                 let reply = timeout(TIME, execute(&self.accounts, self.rule, command)).await?;
@@ -152,7 +154,7 @@ impl Server {
         &self,
         read: OwnedReadHalf,
         mut write: OwnedWriteHalf,
-        wanted: Wanted,
+        target: RestoreTarget,
     ) -> io::Result<()> {
         let Some(intakes) = self.intakes.clone() else {
             let reply: RestoreReply = Err("this server cannot restore backups".into());
@@ -167,9 +169,9 @@ impl Server {
         let runtime = Handle::current();
         let answered = tokio::task::spawn_blocking(move || {
             let input = io::BufReader::with_capacity(1 << 20, &stream);
-            let reply: RestoreReply = match wanted {
-                Wanted::Object(target) => intakes.receive(&runtime, &target, input),
-                Wanted::Account { reserved, keys, rule } => {
+            let reply: RestoreReply = match target {
+                RestoreTarget::Object(target) => intakes.receive(&runtime, &target, input),
+                RestoreTarget::Account { reserved, keys, rule } => {
                     intakes.receive_account(&runtime, reserved, keys, rule, input)
                 }
             };

@@ -27,7 +27,7 @@ fn key(byte: u8) -> Key {
 
 async fn ask_in_thread(dir: &Path, command: Command) -> Option<Reply> {
     let dir = dir.to_owned();
-    tokio::task::spawn_blocking(move || ask(&dir, &command).unwrap()).await.unwrap()
+    tokio::task::spawn_blocking(move || send_command(&dir, &command).unwrap()).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,7 +35,7 @@ async fn running_server_carries_out_commands_and_a_stopped_server_is_not_found()
     let dir = tempfile::tempdir().unwrap();
     let accounts = accounts(dir.path()).await;
     assert_eq!(ask_in_thread(dir.path(), Command::List).await, None);
-    // Left by a server that was killed.
+    // As left by a killed server.
     drop(std::os::unix::net::UnixListener::bind(dir.path().join(SOCKET)).unwrap());
     assert_eq!(ask_in_thread(dir.path(), Command::List).await, None);
 
@@ -78,7 +78,7 @@ async fn data_directory_with_a_long_path_has_a_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn invalid_command_gets_an_error_reply_and_the_server_goes_on() {
+async fn invalid_command_gets_an_error_reply_and_does_not_stop_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let accounts = accounts(dir.path()).await;
     let _control =
@@ -92,7 +92,7 @@ async fn invalid_command_gets_an_error_reply_and_the_server_goes_on() {
         let sent = sent.to_vec();
         let answer = tokio::task::spawn_blocking(move || {
             let mut stream = UnixStream::connect(path).unwrap();
-            // The server may close before it has read all of it.
+            // The server may close before it has read the whole line.
             let _ = stream.write_all(&sent);
             let mut answer = Vec::new();
             let _ = stream.read_to_end(&mut answer);
@@ -122,7 +122,7 @@ async fn development_key_is_refused_if_other_machines_can_reach_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_content_is_freed_while_a_snapshot_is_held_and_the_snapshot_is_removed_afterwards() {
+async fn held_snapshot_keeps_content_and_is_removed_on_disconnect() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     std::fs::create_dir(&store).unwrap();
@@ -130,7 +130,7 @@ async fn no_content_is_freed_while_a_snapshot_is_held_and_the_snapshot_is_remove
     let accounts = accounts(&store).await;
     let extents = extents(dir.path());
     let folder = dir.path().join("snapshot");
-    // Left by a server that was killed.
+    // As left by a killed server.
     std::fs::create_dir(&folder).unwrap();
     let rule = DevelopmentKey::Accepted;
     let _control = Control::start(dir.path(), extents.clone(), accounts, rule, None).unwrap();

@@ -151,10 +151,10 @@ impl DirectoryEngine {
         let Data { store, extents, .. } = &self.data;
         let figures = store.figures();
         let name = "lazuli_commit_seconds";
-        text.family(name, Histogram, "From handing a commit over to its answer.");
+        text.family(name, Histogram, "Time from submitting a commit to its result.");
         text.histogram(name, "", store.commit_times(), MICROS);
         let name = "lazuli_commit_group_size";
-        text.family(name, Histogram, "Commits that the committer took at once.");
+        text.family(name, Histogram, "Commits per group of the committer.");
         text.histogram(name, "", store.group_sizes(), 1.0);
         let name = "lazuli_fsync_seconds";
         text.family(name, Histogram, "Syncs of the log and of content.");
@@ -194,9 +194,9 @@ impl DirectoryEngine {
 
     fn render_scrub(&self, text: &mut Text) {
         let status = self.scrub.status();
-        let help = "Bytes verified in the pass under way, or in the last one.";
+        let help = "Bytes verified in the current pass, or in the last one.";
         text.one("lazuli_scrub_done_bytes", Gauge, help, status.done);
-        let help = "Bytes that the pass under way verifies in all.";
+        let help = "Total bytes that the current pass verifies.";
         text.one("lazuli_scrub_size_bytes", Gauge, help, status.total);
         text.one("lazuli_scrub_read_bytes_total", Counter, "Bytes that scrubs have read.", status.read);
         let finished = status.finished.map_or(f64::NAN, |at| at.unix_seconds() as f64);

@@ -20,7 +20,7 @@ use crate::control::{Control, DevelopmentKey};
 use crate::services::Services;
 use crate::{Failure, data, services};
 
-/// The part of the memory for data that rows may take; content has the rest.
+/// Share of the data memory that rows may use; content uses the rest.
 const ROW_SHARE: u64 = 4;
 
 pub(super) struct MemoryEngine {
@@ -30,8 +30,8 @@ pub(super) struct MemoryEngine {
 }
 
 impl MemoryEngine {
-    /// Makes an empty engine that takes `max_bytes` at most, by default half of the memory that the process
-    /// may have.
+    /// Creates an empty engine that uses at most `max_bytes`, by default half of the memory available to the
+    /// process.
     pub(super) fn open(max_bytes: Option<u64>, trust: Trust) -> Result<Self, Failure> {
         let clock = Arc::new(SteadyClock::of_machine(trust));
         clock.resume(Timestamp::default()).map_err(data::wrong_time)?;

@@ -1,4 +1,4 @@
-//! Fetches one small document over HTTP. No redirects, no second try, bounded in size and time.
+//! Fetches one small document over HTTP. No redirects, no retries, bounded in size and time.
 
 use std::io;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Uri, header};
 use lazuli_outbound::{Allow, Outbound};
 
-/// Larger than any document of an issuer.
+/// Maximum size of a document, in bytes.
 const MAX_BYTES: usize = 1 << 20;
-/// How long one document may take.
+/// Timeout for one document.
 const TIME: Duration = Duration::from_secs(10);
 
-/// The document at that address, which the operator chose: it may be anywhere.
+/// Fetches a document. The operator chose the address, so all hosts are allowed.
 pub(super) async fn get(at: &Uri) -> io::Result<Bytes> {
     tokio::time::timeout(TIME, fetch(at)).await.map_err(|_| io::ErrorKind::TimedOut)?
 }

@@ -1,4 +1,4 @@
-//! Issuers by URL and by file. The issuer on the web is one on this machine.
+//! Issuers by URL and by file. The web issuer runs on this machine.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use super::*;
 
 const KEYS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","kid":"k","x":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","y":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}]}"#;
 
-/// Answers every request, and counts them.
+/// Starts a web server that counts its requests and answers all of them.
 async fn web(status: &'static str, issuer: Option<&'static str>) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -38,7 +38,7 @@ fn named(issuer: &str) -> Oidc {
 }
 
 #[tokio::test]
-async fn an_issuer_by_url_is_asked_when_needed_and_not_too_often() {
+async fn issuer_url_is_fetched_on_demand_at_a_limited_rate() {
     let (url, requests) = web("200 OK", None).await;
     let issuer = issuer(&named(&url)).unwrap();
     assert_eq!((issuer.name.as_str(), issuer.audiences.as_slice()), (url.as_str(), &["a".to_owned()][..]));
@@ -50,7 +50,7 @@ async fn an_issuer_by_url_is_asked_when_needed_and_not_too_often() {
 }
 
 #[tokio::test]
-async fn a_missed_key_and_the_passing_of_time_are_reasons_to_ask_again() {
+async fn unknown_key_or_stale_keys_trigger_a_refresh() {
     let (url, requests) = web("200 OK", None).await;
     let issuer = issuer(&named(&url)).unwrap();
     issuer.keys.keys(false).await.unwrap();
@@ -61,7 +61,7 @@ async fn a_missed_key_and_the_passing_of_time_are_reasons_to_ask_again() {
         tokio::time::advance(wait).await;
         tokio::time::resume();
         issuer.keys.keys(refresh).await.unwrap();
-        // Keys that are held do not wait for newer ones.
+        // Cached keys are returned before the refresh ends.
         let all = async {
             while requests.load(Ordering::SeqCst) < asked {
                 tokio::task::yield_now().await;
@@ -73,37 +73,37 @@ async fn a_missed_key_and_the_passing_of_time_are_reasons_to_ask_again() {
 }
 
 #[tokio::test]
-async fn an_issuer_that_fails_or_is_another_has_no_keys() {
+async fn failing_or_mismatching_issuer_has_no_keys() {
     for (status, name) in [("500 Oops", None), ("200 OK", Some("https://other.example"))] {
         let (url, requests) = web(status, name).await;
         let issuer = issuer(&named(&url)).unwrap();
         assert!(issuer.keys.keys(false).await.is_err(), "{status}");
         assert!(issuer.keys.keys(true).await.is_err(), "{status}");
-        assert_eq!(requests.load(Ordering::SeqCst), 1, "it is not asked again at once");
+        assert_eq!(requests.load(Ordering::SeqCst), 1, "the issuer is not requested again at once");
     }
 }
 
 #[tokio::test]
-async fn an_issuer_that_does_not_answer_keeps_nobody_whose_key_is_held() {
+async fn silent_issuer_does_not_delay_requests_with_a_cached_key() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/keys", silent.local_addr().unwrap());
     let source = WebKeys::new(IssuerKeys::Keys(url.parse().unwrap()));
 
     let begun = Instant::now();
-    let nobody = tokio::join!(source.keys(false), source.keys(false));
-    assert!(nobody.0.is_err() && nobody.1.is_err());
-    assert!(begun.elapsed() < 2 * WAIT, "one does not wait behind the other");
+    let replies = tokio::join!(source.keys(false), source.keys(false));
+    assert!(replies.0.is_err() && replies.1.is_err());
+    assert!(begun.elapsed() < 2 * WAIT, "both wait at the same time");
 
     let long_ago = Instant::now().checked_sub(FRESH).unwrap();
     let keys = KeySet::parse(KEYS.as_bytes()).unwrap();
-    source.0.held().keys = Some((long_ago, Arc::new(keys)));
+    source.0.cached().keys = Some((long_ago, Arc::new(keys)));
     let begun = Instant::now();
     assert!(source.keys(false).await.is_ok());
     assert!(begun.elapsed() < WAIT / 2);
 }
 
 #[tokio::test]
-async fn an_issuer_by_file_has_its_keys_in_a_file_beside_it() {
+async fn issuer_file_refers_to_a_key_file_in_its_folder() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("issuer.json");
     let document = r#"{"issuer":"https://i.example","jwks_uri":"keys.json","authorization_endpoint":"https://a.example"}"#;
@@ -116,7 +116,7 @@ async fn an_issuer_by_file_has_its_keys_in_a_file_beside_it() {
 }
 
 #[test]
-fn only_https_or_this_machine_is_believed() {
+fn only_https_or_loopback_issuers_are_accepted() {
     for (url, believed) in [
         ("https://login.example/tenant", true),
         ("http://127.0.0.1:8080", true),

@@ -1,8 +1,8 @@
 //! Accounts whose rows are lost.
 //!
-//! The server removes the containers, tables, queues and shares of an account that does not exist. After
-//! damage the row of an account may be missing although the account was never removed. Such an account is
-//! made again, disabled and with a new key, so that everything in it stays.
+//! The server removes the containers, tables, queues and shares of an account that does not exist. Damage may
+//! lose the row of an account that was never removed. Such an account is recreated, disabled and with a new
+//! key, so that its data stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,34 +16,35 @@ use lazuli_store::{Row, RowPosition, SpaceId, Token};
 use crate::Failure;
 use crate::names;
 
-/// The accounts of a damaged directory. Their rows are loaded last, because only then all owners are known.
+/// The accounts of a damaged directory. Their rows are loaded last, when all owners are known.
 #[derive(Default)]
-pub(super) struct AccountsFound {
-    rows: BTreeMap<String, Found>,
+pub(super) struct FoundAccounts {
+    rows: BTreeMap<String, FoundAccountRow>,
     /// Accounts and their generations, as partitions of the directory name them.
     owners: BTreeSet<(String, u64)>,
 }
 
-struct Found {
+struct FoundAccountRow {
     account: Account,
     row: Row,
     is_stale: bool,
 }
 
-impl AccountsFound {
-    /// Learns from a row. Returns whether it is the row of an account, which [`AccountsFound::load`] loads.
+impl FoundAccounts {
+    /// Records the accounts in a row. Returns whether the row is an account's own, which
+    /// [`FoundAccounts::load`] loads.
     pub(super) fn take(&mut self, space: SpaceId, partition: &Bytes, row: &Row, is_stale: bool) -> bool {
         if space != SpaceId::ROOT {
             return false;
         }
         self.owners.extend(names::owner(partition));
         let Some(account) = account_of_row(partition, &row.key, &row.value) else { return false };
-        self.rows.insert(account.name.clone(), Found { account, row: row.clone(), is_stale });
+        self.rows.insert(account.name.clone(), FoundAccountRow { account, row: row.clone(), is_stale });
         true
     }
 
-    /// Loads the rows of all accounts. `may_be_lost` says whether a row may have been lost to damage. Returns
-    /// the names of the accounts that were made again.
+    /// Loads the rows of all accounts. `may_be_lost` returns whether a row may have been lost to damage.
+    /// Returns the names of the recreated accounts.
     pub(super) fn load(
         self,
         loader: &mut Loader,
@@ -74,7 +75,7 @@ impl AccountsFound {
     fn is_missing(&self, name: &str, generation: u64, may_be_lost: impl Fn(&RowPosition) -> bool) -> bool {
         match self.rows.get(name) {
             Some(found) => found.is_stale && found.account.generation < generation,
-            // What a removed account has left behind is for the server to remove.
+            // The server sweeps the remains of a removed account.
             None => {
                 let (partition, key) = lazuli_account::account_row_key(name);
                 may_be_lost(&RowPosition { space: SpaceId::ROOT, partition, key })
@@ -105,7 +106,7 @@ impl AccountsFound {
 mod tests {
     use super::*;
 
-    fn found(name: &str, generation: u64, is_stale: bool) -> (String, Found) {
+    fn found(name: &str, generation: u64, is_stale: bool) -> (String, FoundAccountRow) {
         let account = Account {
             name: name.into(),
             generation,
@@ -114,24 +115,24 @@ mod tests {
             roles: vec![],
         };
         let row = Row { key: Bytes::new(), value: Bytes::new(), token: Token(Stamp::from_ticks(generation)) };
-        (name.into(), Found { account, row, is_stale })
+        (name.into(), FoundAccountRow { account, row, is_stale })
     }
 
     #[test]
-    fn an_account_is_missing_if_its_row_may_be_lost_and_not_if_it_was_removed() {
+    fn account_is_missing_only_if_its_row_may_be_lost_to_damage() {
         for (known, generation, lost, missing) in [
             (None, 5, true, true),
             (None, 5, false, false),
             (Some((5, false)), 5, true, false),
             (Some((5, true)), 5, true, false),
-            // The older generation was removed, and this is what it left behind.
+            // Remains of a removed generation.
             (Some((9, false)), 5, true, false),
             (Some((9, true)), 5, true, false),
-            // The account was removed and added again, and only the row from before can be read.
+            // The account was removed and added again, and only the old row is readable.
             (Some((3, true)), 5, true, true),
         ] {
             let rows = known.map(|(generation, is_stale)| found("lapis", generation, is_stale));
-            let accounts = AccountsFound { rows: rows.into_iter().collect(), owners: BTreeSet::new() };
+            let accounts = FoundAccounts { rows: rows.into_iter().collect(), owners: BTreeSet::new() };
             let is_missing = accounts.is_missing("lapis", generation, |place: &RowPosition| {
                 assert_eq!(place.partition, "account/lapis");
                 lost

@@ -1,4 +1,4 @@
-//! Finds out which objects refer to damaged content, by one walk over all rows.
+//! Finds the objects that refer to damaged content, in one scan of all rows.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::names::{Names, RowLocation};
 use crate::services;
 use crate::survey::Findings;
 
-/// Rows that are read at a time.
+/// Number of rows read at a time.
 const PAGE_ROWS: usize = 1024;
 
 /// A page of rows with their spaces and partitions.
 type Page = Vec<(SpaceId, Bytes, Row)>;
 
-/// Returns the damaged places that rows refer to, each with its line as `lazuli check` writes it. Damage that
-/// no row refers to is garbage, or was being freed.
+/// Returns the damaged places that rows refer to, each with its line in the format of `lazuli check`. Damage
+/// that no row refers to is in garbage, or in content that was being freed.
 pub(super) async fn damaged_content(
     store: &Arc<dyn Store>,
     extents: &LocalExtents,
@@ -30,14 +30,14 @@ pub(super) async fn damaged_content(
     let mut readers = services::readers();
     let mut from = None;
     loop {
-        // What a page refers to is not freed while it is looked at.
+        // Pin the content that a page refers to until the page is checked.
         let pin = extents.pin();
         let (page, next) = read_page(store, from).await?;
         let mut found = vec![];
         for (space, partition, row) in &page {
             names.learn(*space, partition, row);
             for reader in &mut readers {
-                // A row that cannot be decoded is damage of another kind; requests and checks report it.
+                // An undecodable row is damage of another kind, which requests and checks report.
                 let contents = reader(*space, partition, row).unwrap_or_default();
                 found.extend(
                     contents.into_iter().map(|content| (RowLocation::of(*space, partition, row), content)),
@@ -75,5 +75,5 @@ async fn read_page(
         let next = Handle::current().block_on(store.visit_all(from, &mut visitor));
         next.map(|next| (page, next)).map_err(|error| error.to_string())
     });
-    read.await.map_err(|_| "the walk was stopped".to_owned())?
+    read.await.map_err(|_| "the scan was stopped".to_owned())?
 }

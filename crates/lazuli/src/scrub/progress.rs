@@ -15,11 +15,11 @@ use lazuli_extents::SegmentPosition;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-/// A pass begins at most this often.
+/// Minimum interval between the starts of two passes.
 const EVERY: Span = Span::seconds(7 * 86_400);
-/// Damaged places that are remembered. More are only counted.
+/// Maximum number of damaged places in the file. Further ones are only counted.
 const MAX_PLACES: usize = 10_000;
-/// More than any file of progress has.
+/// Maximum size of the file, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// The next position to verify.
@@ -28,9 +28,9 @@ pub(super) enum Position {
     /// No pass is running.
     #[default]
     Idle,
-    /// A table file, from an offset on.
+    /// In a table file, at an offset.
     Table { id: u64, offset: u64 },
-    /// A segment, from a frame on. `chunks` chunks of that frame are verified already.
+    /// In a segment, at a frame. The first `chunks` chunks of that frame are already verified.
     Segment { id: u64, offset: u64, chunks: u32 },
 }
 
@@ -47,10 +47,10 @@ impl Position {
 
 /// A damaged place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Known {
+struct RecordedDamage {
     /// The line for the log: the damage and the objects there.
     line: String,
-    /// The pass that found it last.
+    /// The last pass that found the damage.
     pass: u64,
 }
 
@@ -58,20 +58,20 @@ struct Known {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Progress {
     pub(super) position: Position,
-    /// The number of the pass that is under way, or was last.
+    /// The number of the current pass, or of the last one.
     pub(super) pass: u64,
-    /// When it began, in ticks.
+    /// Start of that pass, in ticks.
     started: u64,
-    /// When the last whole pass ended, in ticks.
+    /// End of the last complete pass, in ticks.
     finished: Option<u64>,
-    /// The last table and the last segment of the pass. What is newer was written just now.
+    /// The last table and the last segment of the pass. Newer ones were written after its start.
     pub(super) last_table: u64,
     pub(super) last_segment: u64,
-    /// Bytes verified in this pass, and in all.
+    /// Bytes verified in this pass, and its total bytes.
     pub(super) done: u64,
     pub(super) total: u64,
-    damage: BTreeMap<String, Known>,
-    /// Damaged places beyond those.
+    damage: BTreeMap<String, RecordedDamage>,
+    /// Number of further damaged places.
     more: u64,
 }
 
@@ -97,17 +97,17 @@ impl Progress {
     }
 
     /// Records a damaged place. Returns whether it is new.
-    pub(super) fn found(&mut self, place: String, line: String) -> bool {
+    pub(super) fn record(&mut self, place: String, line: String) -> bool {
         let is_new = !self.damage.contains_key(&place);
         if is_new && self.damage.len() >= MAX_PLACES {
             self.more += 1;
             return false;
         }
-        self.damage.insert(place, Known { line, pass: self.pass });
+        self.damage.insert(place, RecordedDamage { line, pass: self.pass });
         is_new
     }
 
-    /// Damaged places, each counted once.
+    /// Returns the number of damaged places, each counted once.
     pub(super) fn damaged(&self) -> u64 {
         self.damage.len() as u64 + self.more
     }
@@ -171,11 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_begins_at_once_then_weekly_and_one_under_way_goes_on() {
+    fn pass_is_due_at_first_then_weekly_and_while_unfinished() {
         let mut progress = Progress::default();
         assert!(progress.is_due(at(100)));
         progress.begin(at(100), 7, 9);
-        assert!(progress.is_due(at(100)), "it is under way");
+        assert!(progress.is_due(at(100)), "the pass is unfinished");
         progress.finish(at(200));
         assert!(!progress.is_due(at(100 + 7 * DAY - 1)));
         assert!(progress.is_due(at(100 + 7 * DAY)));
@@ -183,29 +183,29 @@ mod tests {
     }
 
     #[test]
-    fn a_place_counts_once_however_often_it_is_found_and_until_a_pass_does_not_find_it() {
+    fn damaged_place_counts_once_until_a_pass_no_longer_finds_it() {
         let mut progress = Progress::default();
         progress.begin(at(0), 1, 1);
-        assert!(progress.found("a".into(), "line".into()));
-        assert!(!progress.found("a".into(), "line".into()));
-        assert!(progress.found("b".into(), "line".into()));
+        assert!(progress.record("a".into(), "line".into()));
+        assert!(!progress.record("a".into(), "line".into()));
+        assert!(progress.record("b".into(), "line".into()));
         progress.finish(at(1));
         progress.begin(at(8 * DAY), 1, 1);
-        assert!(!progress.found("a".into(), "line".into()), "a later pass finds it again");
+        assert!(!progress.record("a".into(), "line".into()), "a later pass finds it again");
         assert_eq!(progress.damaged(), 2, "b counts until the pass is over");
         progress.finish(at(8 * DAY + 1));
         assert_eq!(progress.damaged(), 1);
     }
 
     #[test]
-    fn progress_is_read_back_and_a_damaged_file_begins_a_new_pass() {
+    fn progress_is_read_back_and_a_damaged_file_starts_a_new_pass() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("scrub");
         assert_eq!(Progress::read(&path), Progress::default());
         let mut progress = Progress::default();
         progress.begin(at(5), 3, 4);
         progress.position = Position::Segment { id: 4, offset: 8192, chunks: 3 };
-        progress.found("place".into(), "line".into());
+        progress.record("place".into(), "line".into());
         progress.write(&path).unwrap();
         assert_eq!(Progress::read(&path), progress);
         let sound = std::fs::read(&path).unwrap();

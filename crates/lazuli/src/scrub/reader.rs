@@ -1,5 +1,5 @@
-//! Reads files past the page cache, so that the scrub sees the bytes on disk and evicts nothing that clients
-//! use.
+//! Reads files past the page cache, so that the scrub sees the bytes on disk and evicts no cached data of
+//! clients.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,26 +9,26 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// Offsets and lengths of such reads are multiples of this.
+/// Alignment of direct reads, in bytes.
 const BLOCK: usize = 4096;
-/// Bytes read at once, at most.
+/// Maximum size of one read, in bytes.
 const WINDOW: usize = 128 << 10;
 /// Fill byte for a block that the disk cannot read. No checksum matches it, and it does not look like a hole.
 const UNREADABLE: u8 = 0xFF;
 
-/// A file that is read from front to back.
+/// A file that is read sequentially.
 pub(super) struct PastCache {
     file: File,
     /// The file opened for direct I/O; `None` if the file system does not support it.
     direct: Option<File>,
     /// Buffer for a window that is aligned to a block.
     room: Vec<u8>,
-    /// Bytes to read beyond those that are asked for.
+    /// Read-ahead, in bytes.
     ahead: usize,
-    /// Where the window lies in the file.
+    /// Offset of the window in the file.
     start: u64,
     filled: usize,
-    /// Bytes that were asked of the file system.
+    /// Bytes requested from the file system.
     read: u64,
 }
 
@@ -41,7 +41,7 @@ impl PastCache {
         Ok(Self { file, direct, room: vec![0; WINDOW + BLOCK], ahead, start: 0, filled: 0, read: 0 })
     }
 
-    /// Bytes that were read so far.
+    /// Returns the bytes read so far.
     pub(super) fn bytes_read(&self) -> u64 {
         self.read
     }
@@ -74,7 +74,7 @@ impl PastCache {
         (self.start, self.filled) = (start, 0);
         let source = self.direct.as_ref().unwrap_or(&self.file);
         let filled = match read_once(source, window, start) {
-            // Some file systems refuse direct I/O only when it is used.
+            // Some file systems refuse direct I/O only at the first read.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput && self.direct.is_some() => {
                 self.direct = None;
                 read_once(&self.file, window, start)
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_as_it_is_at_any_offset_and_has_zeros_behind_its_end() {
+    fn reads_at_any_offset_return_the_file_and_zeros_after_its_end() {
         let dir = tempfile::tempdir_in(".").unwrap();
         let path = dir.path().join("file");
         let bytes: Vec<u8> = (0..3 * WINDOW + 1234).map(|i| (i % 251) as u8 + 1).collect();

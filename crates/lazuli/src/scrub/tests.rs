@@ -20,7 +20,7 @@ async fn filled(dir: &Path, mib: u64) -> Data {
 }
 
 #[tokio::test]
-async fn a_pass_reads_everything_once_and_never_faster_than_its_rate() {
+async fn pass_reads_everything_once_at_most_at_its_rate() {
     let dir = tempfile::tempdir().unwrap();
     let data = filled(dir.path(), 12).await;
     let scrub = Scrub::new(&data, Arc::new(SystemClock), 2 * MIB);
@@ -36,12 +36,12 @@ async fn a_pass_reads_everything_once_and_never_faster_than_its_rate() {
 }
 
 #[tokio::test]
-async fn a_pass_that_is_dropped_goes_on_within_a_percent_of_where_it_was() {
+async fn dropped_pass_resumes_within_one_percent_of_its_position() {
     let dir = tempfile::tempdir().unwrap();
     let data = filled(dir.path(), 16).await;
     let scrub = Scrub::new(&data, Arc::new(SystemClock), MIB);
     tokio::time::pause();
-    // 16 seconds of work, dropped in the middle of them again and again.
+    // A pass takes 16 seconds and is dropped several times.
     let mut before = 0;
     for seconds in [3, 2, 4] {
         let dropped = tokio::time::timeout(Duration::from_secs(seconds), scrub.pass()).await;
@@ -49,7 +49,7 @@ async fn a_pass_that_is_dropped_goes_on_within_a_percent_of_where_it_was() {
         let Status { done, total, .. } = scrub.status();
         assert!(done >= before + (seconds - 1) * MIB * 8 / 10, "{done} after {before}");
         before = done;
-        // What a process that was killed leaves behind.
+        // The file that a killed process leaves.
         let left = Progress::read(&dir.path().join(FILE));
         assert!(left.done + total / 100 + STEP.start() >= done, "{} of {done}", left.done);
         *scrub.progress.lock() = left;
@@ -60,11 +60,11 @@ async fn a_pass_that_is_dropped_goes_on_within_a_percent_of_where_it_was() {
 }
 
 #[tokio::test]
-async fn sweeps_beside_a_pass_cause_no_damage_to_be_found() {
+async fn concurrent_sweeps_cause_no_false_damage() {
     let dir = tempfile::tempdir().unwrap();
     let data = filled(dir.path(), 24).await;
     let sweeper = data.sweeper();
-    // No row refers to the content, so sweeps punch and remove everything that the scrub is reading.
+    // No row refers to the content, so sweeps free everything that the scrub is reading.
     let writing = async {
         for n in 0..40u8 {
             let writer = data.extents.writer();

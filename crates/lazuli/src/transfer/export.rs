@@ -17,15 +17,15 @@ use crate::Failure;
 use crate::data::STORE;
 use crate::services::{self, RowReader};
 
-/// Bytes of pieces in one frame, about.
+/// Approximate number of bytes of pieces in one frame.
 const PIECES_BYTES: usize = 1 << 20;
 
-/// Exports what lies in `dir`, which no process changes.
+/// Exports the data directory `dir`, which no process may change.
 pub(crate) fn export(dir: &Path, out: &mut dyn Write) -> Result<Counts, Failure> {
     export_then(dir, out, || Ok(()))
 }
 
-/// Exports like [`export`], but ends the stream only if `then` succeeds.
+/// Exports like [`export`], but writes the end of the stream only if `then` succeeds.
 pub(crate) fn export_then(
     dir: &Path,
     out: &mut dyn Write,
@@ -44,7 +44,7 @@ pub(crate) struct Export<'a> {
     runtime: Runtime,
     extents: Arc<dyn Extents>,
     readers: [RowReader; 5],
-    /// Numbers of runs of extents that the stream has: about 40 bytes for each.
+    /// The number of each extent range already in the stream: about 40 bytes per entry.
     written: HashMap<(ExtentId, u32, u32), u64>,
     stream: StreamWriter<'a>,
 }
@@ -65,7 +65,7 @@ impl<'a> Export<'a> {
         self.stream.finish().map_err(Failure::failed)
     }
 
-    /// Writes the next item. Rows of the directory come before those of the spaces that they name.
+    /// Writes the next item. Rows of the directory must come before those of the spaces that they name.
     pub(crate) fn item(&mut self, item: Item) -> Result<(), String> {
         let Item::Row { space, partition, row } = item else { return self.write(&Frame::Item(item, vec![])) };
         let mut contents = vec![];

@@ -1,4 +1,4 @@
-//! Makes a data directory of a stream.
+//! Creates a data directory from a stream.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -13,31 +13,32 @@ use lazuli_store::{Directory, SpaceId, Token};
 use tokio::runtime::Runtime;
 
 use super::stream::{Counts, Frame, StreamReader, damaged};
-use crate::backup::fresh::Fresh;
+use crate::backup::new_directory::NewDirectory;
 use crate::data::STORE;
 use crate::{Failure, check};
 
-/// Contents that one row may have.
+/// Maximum number of contents of one row.
 const MAX_CONTENTS: usize = 16;
 
-/// Reads a stream to its end, and writes nothing.
+/// Verifies a stream to its end without writing anything.
 pub(crate) fn verify(input: impl Read) -> Result<Counts, Failure> {
     let mut stream = StreamReader::new(input).map_err(Failure::failed)?;
     while stream.next().map_err(Failure::failed)?.is_some() {}
     Ok(stream.counts())
 }
 
-/// Builds a new data directory, verifies it, and makes it visible only then.
+/// Builds a new data directory, verifies it, then makes it visible.
 pub(crate) fn import(input: impl Read, into: &Path) -> Result<Counts, Failure> {
-    let fresh = Fresh::begin(into)?;
-    let built = build(input, &fresh.dir()).and_then(|counts| check::run(&fresh.dir()).map(|()| counts));
+    let new_directory = NewDirectory::begin(into)?;
+    let built = build(input, &new_directory.dir())
+        .and_then(|counts| check::run(&new_directory.dir()).map(|()| counts));
     match built {
         Ok(counts) => {
-            fresh.finish()?;
+            new_directory.finish()?;
             Ok(counts)
         }
         Err(error) => {
-            fresh.abandon();
+            new_directory.abandon();
             Err(error)
         }
     }
@@ -68,7 +69,7 @@ struct Import {
     runtime: Runtime,
     contents: StreamContents,
     loader: Loader,
-    /// The row that was loaded last.
+    /// The last loaded row.
     last: Option<(SpaceId, Bytes, Bytes)>,
 }
 
@@ -82,7 +83,7 @@ impl Import {
             Item::Space { space, header, token } => self.loader.header(space, header, token),
             Item::Row { space, partition, row } => {
                 let place = Some((space, partition.clone(), row.key.clone()));
-                // A row that came twice would be counted twice.
+                // A repeated row would be counted twice.
                 if place <= self.last {
                     return Err(damaged("rows are not in order").to_string());
                 }
@@ -94,16 +95,16 @@ impl Import {
     }
 }
 
-/// Stores the content of a stream, and puts it into the rows that follow it.
+/// Stores the content of a stream and puts its references into the rows that follow.
 pub(crate) struct StreamContents {
     extents: Arc<dyn Extents>,
-    /// Keeps everything that was stored until its rows are.
+    /// Keeps stored content until its rows are stored.
     writer: Writer,
-    /// Where data lies now, by its number: 16 bytes for each.
+    /// The stored extent of each data number: 16 bytes per entry.
     data: Vec<ExtentRef>,
     /// State of the content that is being received.
     pieces: Vec<Bytes>,
-    /// Of the row that comes next.
+    /// Contents of the next row.
     contents: Vec<Content>,
 }
 
@@ -113,7 +114,7 @@ impl StreamContents {
         Self { extents, writer, data: vec![], pieces: vec![], contents: vec![] }
     }
 
-    /// Takes the next frame. Returns an item with its content, if the frame has one. Its content is not
+    /// Processes the next frame. Returns an item with its content if the frame has one. The content is not
     /// durable yet.
     pub(crate) async fn frame(&mut self, frame: Frame) -> Result<Option<Item>, String> {
         match frame {

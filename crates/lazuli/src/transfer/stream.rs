@@ -6,16 +6,17 @@
 //! clock   = ticks:u64
 //! space   = space:u64  token:u64  epoch:u64  open:u8
 //! data    = bytes of content, numbered from 0 in the order of the stream
-//! pieces  = piece*                     content, as much of it as there is in this frame
+//! pieces  = piece*                     the part of the content in this frame
 //! piece   = 0 hole:u64 | 1 cleared:u64 | 2 length:u32 bytes | 3 number of data:u64
-//! content = (empty)                    ends content that was sent in pieces
+//! content = (empty)                    ends the content of the pieces before it
 //! row     = space:u64  token:u64  partition  key  value  count:u8  part:u8*
 //! end     = rows:u64  bytes of data:u64  SHA-256 of all before it
 //! ```
 //!
 //! All integers are little-endian. `partition`, `key` and `value` have their length, a u32, before them.
 //! Clock, spaces and rows come in the order of `transfer::read_all`. The contents of a row come before it, in
-//! the order of its parts: the places in its value where content belongs, which are left empty there.
+//! the order of its parts. Parts are the positions in its value where content references belong, which are
+//! empty in the stream.
 //!
 //! The rows are those of a data directory of format 2. A stream of version 1 differs in its first line only:
 //! its rows are those of format 1, which this program reads, too.
@@ -29,9 +30,9 @@ use lazuli_store::{Row, SpaceHeader, SpaceId, Token};
 use ring::digest::{Context, SHA256};
 
 const MAGIC: &[u8; 16] = b"lazuli stream 2\n";
-/// Of the version before, which is still read.
+/// First line of the previous version, which can still be read.
 const MAGIC_BEFORE: &[u8; 16] = b"lazuli stream 1\n";
-/// The longest payload. Data is at most as long as an extent.
+/// Maximum length of a payload. Data is at most as long as an extent.
 const MAX_PAYLOAD: usize = 16 << 20;
 const DIGEST_BYTES: usize = 32;
 
@@ -45,7 +46,7 @@ pub(crate) struct Counts {
 /// A frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// The clock, a space, or a row with the parts where content belongs.
+    /// The clock, a space, or a row with the parts where content references belong.
     Item(Item, Vec<u8>),
     Data(Bytes),
     Pieces(Bytes),
@@ -89,7 +90,7 @@ impl<'a> StreamWriter<'a> {
         self.frame(kind, &payload)
     }
 
-    /// Ends the stream. Without this it is refused.
+    /// Writes the end. Readers refuse a stream without it.
     pub(crate) fn finish(mut self) -> io::Result<Counts> {
         self.put(&[END])?;
         self.put(&(16 + DIGEST_BYTES as u32).to_le_bytes())?;
@@ -153,14 +154,15 @@ impl<R: Read> StreamReader<R> {
         let mut magic = [0; MAGIC.len()];
         input.read_exact(&mut magic)?;
         if magic != *MAGIC && magic != *MAGIC_BEFORE {
-            return Err(damaged("it does not begin like a stream of this version"));
+            return Err(damaged("it does not begin with the first line of a supported version"));
         }
         let mut digest = Context::new(&SHA256);
         digest.update(&magic);
         Ok(Self { input, digest, counts: Counts::default() })
     }
 
-    /// The next frame. `None` at the end of a stream that is whole; fails if it is cut short or damaged.
+    /// Reads the next frame. Returns `None` at the end of a complete stream, and an error if the stream is
+    /// truncated or damaged.
     pub(crate) fn next(&mut self) -> io::Result<Option<Frame>> {
         let mut head = [0; 5];
         self.input.read_exact(&mut head)?;
@@ -176,7 +178,7 @@ impl<R: Read> StreamReader<R> {
             return self.end(&payload).map(|()| None);
         }
         self.digest.update(&payload);
-        let frame = parse(kind, payload.into()).ok_or_else(|| damaged("a frame cannot be understood"))?;
+        let frame = parse(kind, payload.into()).ok_or_else(|| damaged("a frame is malformed"))?;
         match &frame {
             Frame::Item(Item::Row { .. }, _) => self.counts.rows += 1,
             Frame::Data(bytes) => self.counts.bytes += bytes.len() as u64,
@@ -198,7 +200,7 @@ impl<R: Read> StreamReader<R> {
         }
         let counts = Counts { rows: counts.get_u64_le(), bytes: counts.get_u64_le() };
         if counts != self.counts || self.input.read(&mut [0])? != 0 {
-            return Err(damaged("it does not end where it says"));
+            return Err(damaged("its counts do not match its content"));
         }
         Ok(())
     }
@@ -244,7 +246,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A stream that begins with that line and has one row.
+    /// Returns a stream that begins with the given line and has one row.
     fn stream(magic: &[u8]) -> Vec<u8> {
         let mut out = vec![];
         let mut writer =
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_this_version_and_of_the_one_before_are_read_and_no_others() {
+    fn only_streams_of_this_and_the_previous_version_are_read() {
         let mut written = vec![];
         StreamWriter::new(&mut written).unwrap().finish().unwrap();
         assert!(written.starts_with(MAGIC));

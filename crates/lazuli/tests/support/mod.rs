@@ -1,4 +1,4 @@
-//! Runs the real program on free ports in a directory of its own, and speaks HTTP to it.
+//! Runs the real program on free ports with its own directory, and sends it HTTP requests.
 
 #![allow(clippy::unwrap_used, dead_code)]
 
@@ -20,7 +20,7 @@ use rand::{RngCore, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) const DEVELOPMENT_ACCOUNT: &str = "devstoreaccount1";
-/// Longer than anything here should take on a busy machine.
+/// Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const FREE_PORTS: [&str; 6] = [
     "--blob-port=0",
@@ -38,7 +38,7 @@ pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The program with nothing of our environment.
+/// Returns a command for the program with an empty environment.
 pub(crate) fn lazuli() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lazuli"));
     command.env_clear().stdin(Stdio::null());
@@ -50,14 +50,14 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
     lazuli().args(arguments).output().unwrap()
 }
 
-/// Runs a command to its end, which has to be a good one; what it printed.
+/// Runs a command that must succeed. Returns its standard output.
 pub(crate) fn succeed(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
-/// Runs a command that has to fail with this exit code; what it said.
+/// Runs a command that must fail with this exit code. Returns its standard error.
 pub(crate) fn fail(arguments: &[&str], code: i32) -> String {
     let output = run(arguments);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
@@ -111,7 +111,7 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for the end; with what was logged.
+    /// Waits until the server ends. Returns its exit status and log.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -125,7 +125,7 @@ impl Server {
         }
     }
 
-    /// Stops it in an orderly way.
+    /// Stops the server cleanly and returns its log.
     pub(crate) fn stop(self) -> String {
         self.signal(Signal::TERM);
         let (status, log) = self.wait();
@@ -133,7 +133,7 @@ impl Server {
         log
     }
 
-    /// `host:port` of a line of the ready block.
+    /// Returns the `host:port` in a line of the ready block.
     pub(crate) fn address(&self, line: &str) -> &str {
         let url = &self.ready[line];
         let address = url.split_once("://").unwrap().1;
@@ -145,13 +145,13 @@ impl Server {
         (reply.status, text(&reply.body))
     }
 
-    /// A request of the development account, signed with its key.
+    /// Sends a request signed with the key of the development account.
     pub(crate) fn call(&self, service: ServiceKind, method: &str, target: &str, body: &str) -> Reply {
         self.call_as(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, service, method, target, body)
     }
 
-    /// A request of the development account with any headers, a line each, by way of a shared access
-    /// signature.
+    /// Sends a request with any headers, one per line, with a shared access signature of the development
+    /// account.
     pub(crate) fn send(
         &self,
         service: ServiceKind,
@@ -163,7 +163,7 @@ impl Server {
         self.send_as((DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY), service, method, path, headers, body)
     }
 
-    /// Like the function above, for another account with its key.
+    /// Sends a request like [`Self::send`], for another account and its key.
     pub(crate) fn send_as(
         &self,
         (account, key): (&str, &str),
@@ -214,7 +214,7 @@ impl Drop for Server {
     }
 }
 
-/// The request line and headers of a signed request; the header lines end, the head does not.
+/// Formats the request line and headers of a signed request, without the empty line that ends the head.
 pub(crate) fn signed_head(
     account: &str,
     key: &str,
@@ -259,7 +259,7 @@ impl Reply {
     }
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 pub(crate) fn http(address: &str, head: &str, body: &[u8]) -> Reply {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(format!("{head}Host: {address}\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
@@ -267,7 +267,7 @@ pub(crate) fn http(address: &str, head: &str, body: &[u8]) -> Reply {
     read_reply(stream)
 }
 
-/// Everything up to the end of the connection.
+/// Reads a reply up to the end of the connection.
 pub(crate) fn read_reply(mut stream: impl Read) -> Reply {
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply).unwrap();
@@ -277,7 +277,7 @@ pub(crate) fn read_reply(mut stream: impl Read) -> Reply {
     Reply { status, head, body: reply[end + 4..].to_vec() }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds. `what` describes it.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {

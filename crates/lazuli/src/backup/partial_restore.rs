@@ -1,9 +1,9 @@
-//! `lazuli restore --only`: one container, table, queue or share of a backup, or one account, into a running
+//! `lazuli restore --only`: restores one container, table, queue, share or account of a backup into a running
 //! server.
 //!
-//! The rows of the backup are restored into a temporary folder, content is fetched as it is needed, and both
-//! go to the server as a stream over the control socket. The server gives the object or the account its name
-//! when the stream has ended and its checksum is right.
+//! The rows of the backup are restored into a temporary folder, and content is fetched on demand. Both are
+//! sent to the server as a stream over the control socket. The server makes the object or account visible
+//! once the stream has ended with the right checksum.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use crate::data::STORE;
 use crate::transfer::Export;
 use crate::{Failure, services};
 
-/// The services, and what their objects are called in `--only` and in messages.
+/// The services, and the names of their objects in `--only` and in messages.
 const KINDS: [(ServiceKind, &str); 4] = [
     (ServiceKind::Blob, "container"),
     (ServiceKind::Table, "table"),
@@ -39,12 +39,12 @@ const KINDS: [(ServiceKind, &str); 4] = [
 
 /// The object to restore: `container:ACCOUNT/NAME`, or `table`, `queue` or `share`; or `account:NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Only {
+pub(crate) enum RestoreSelection {
     Object { service: ServiceKind, account: String, name: String },
     Account(String),
 }
 
-impl FromStr for Only {
+impl FromStr for RestoreSelection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -70,16 +70,20 @@ pub(super) fn run(
     repository: Repository,
     manifest: Manifest,
     data: &Path,
-    only: &Only,
+    only: &RestoreSelection,
     target: Option<&str>,
 ) -> Result<(), Failure> {
     let fetch = || Rows::fetch(repository, manifest);
     match (only, target) {
-        (Only::Account(name), target) => restore_account(fetch()?, data, name, target.unwrap_or(name)),
-        (Only::Object { service, account, name }, Some(target)) => {
+        (RestoreSelection::Account(name), target) => {
+            restore_account(fetch()?, data, name, target.unwrap_or(name))
+        }
+        (RestoreSelection::Object { service, account, name }, Some(target)) => {
             restore_object(fetch()?, data, *service, (account, name), target)
         }
-        (Only::Object { .. }, None) => Err(Failure::Usage("--as is missing: the new name".into())),
+        (RestoreSelection::Object { .. }, None) => {
+            Err(Failure::Usage("--as is missing: the new name".into()))
+        }
     }
 }
 
@@ -109,7 +113,7 @@ fn restore_object(
 fn restore_account(rows: Rows, data: &Path, name: &str, target: &str) -> Result<(), Failure> {
     let found = find_account(&rows.reader, name, |_| true)?;
     let objects = found.objects()?;
-    // A copy is another account. Holders of the keys of one must not get into the other.
+    // A copy is another account, so keys of the original must not open it.
     let is_copy = target != name;
     let new_key = || random_key().map_err(Failure::failed);
     let keys: Vec<Key> = if is_copy { vec![new_key()?, new_key()?] } else { vec![] };
@@ -132,7 +136,7 @@ fn describe(counts: RestoredCounts) -> String {
     format!("{} rows, {} of content", HumanCount(counts.rows), HumanBytes(counts.bytes))
 }
 
-/// Says how many objects of each kind there are, and how many of all were deleted.
+/// Describes the number of objects of each kind, and of deleted objects.
 fn count_kinds(objects: &[Object]) -> String {
     let of_kind = |(service, called): (ServiceKind, &str)| {
         let is_of_kind =
@@ -144,7 +148,7 @@ fn count_kinds(objects: &[Object]) -> String {
     format!("{}, {deleted} deleted and kept", KINDS.map(of_kind).join(", "))
 }
 
-/// The rows of a backup in a temporary folder, and its content to be fetched.
+/// The rows of a backup in a temporary folder, and its content, which is fetched on demand.
 struct Rows {
     repository: Repository,
     manifest: Manifest,
@@ -182,11 +186,11 @@ impl Rows {
 struct FoundAccount {
     /// The rows of the account itself: keys, settings, the properties of the services.
     rows: Vec<Row>,
-    /// The rows of the names in it.
+    /// The rows of its containers, tables, queues and shares, by partition.
     partitions: BTreeMap<Bytes, Vec<Row>>,
 }
 
-/// Finds an account and the names in it that are wanted.
+/// Finds an account and the selected objects in it.
 fn find_account(
     reader: &StoreReader,
     name: &str,
@@ -209,7 +213,7 @@ fn find_account(
     read.map_err(Failure::failed)?;
     let generation =
         generation.ok_or_else(|| Failure::Failed(format!("the backup has no account {name}")))?;
-    // An earlier account of that name may have left something behind.
+    // An earlier account of that name may have left rows.
     found
         .partitions
         .retain(|partition, _| keys::parts(partition).is_some_and(|parts| parts.generation == generation));
@@ -217,7 +221,7 @@ fn find_account(
 }
 
 impl FoundAccount {
-    /// Returns the objects of the account. Those that were deleted come before the one that has their name.
+    /// Returns the objects of the account. Deleted objects come before the current one of the same name.
     fn objects(&self) -> Result<Vec<Object>, Failure> {
         let mut objects = vec![];
         for (partition, rows) in &self.partitions {
@@ -238,14 +242,14 @@ impl FoundAccount {
 struct Object {
     partition: Bytes,
     space: SpaceId,
-    /// When it was deleted, if it was and is kept.
+    /// Time of deletion, if the object is soft-deleted.
     deleted: Option<Stamp>,
     /// The row of the object in the directory, and the rows of its snapshots.
     rows: Vec<Row>,
 }
 
 impl Object {
-    /// The object that a row of the directory names, one of the rows of a partition.
+    /// Returns the object that a row of the directory names. `rows` are all rows of the partition.
     fn of(partition: &Bytes, row: &Row, rows: &[Row]) -> Result<Self, Failure> {
         let failed = |why: &str| Failure::Failed(format!("{}: {why}", String::from_utf8_lossy(partition)));
         if is_being_renamed(row) {
@@ -276,8 +280,8 @@ fn put(export: &mut Export<'_>, item: Item) -> Result<(), ReadError> {
     export.item(item).map_err(ReadError::Io)
 }
 
-/// Where the data directory of the server is.
-pub(super) fn data_of(data: Option<PathBuf>) -> PathBuf {
+/// Returns the data directory of the server.
+pub(super) fn server_directory(data: Option<PathBuf>) -> PathBuf {
     data.unwrap_or_else(|| "lazuli-data".into())
 }
 
@@ -286,8 +290,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_to_restore_is_an_account_or_a_kind_an_account_and_a_name() {
-        let only = |service, account: &str, name: &str| Only::Object {
+    fn selection_is_an_account_or_a_kind_with_account_and_name() {
+        let only = |service, account: &str, name: &str| RestoreSelection::Object {
             service,
             account: account.into(),
             name: name.into(),
@@ -297,7 +301,7 @@ mod tests {
             ("table:acc/Tab", Some(only(ServiceKind::Table, "acc", "Tab"))),
             ("queue:acc/q", Some(only(ServiceKind::Queue, "acc", "q"))),
             ("share:acc/s", Some(only(ServiceKind::File, "acc", "s"))),
-            ("account:acc", Some(Only::Account("acc".into()))),
+            ("account:acc", Some(RestoreSelection::Account("acc".into()))),
             ("account:", None),
             ("account:acc/con", None),
             ("acc/con", None),
@@ -306,7 +310,7 @@ mod tests {
             ("container:acc/", None),
             ("container:acc/con/blob", None),
         ] {
-            assert_eq!(text.parse::<Only>().ok(), expected, "{text}");
+            assert_eq!(text.parse::<RestoreSelection>().ok(), expected, "{text}");
         }
     }
 }

@@ -20,13 +20,13 @@ const INCOMING: &str = "incoming";
 const EMPTY: [&str; 2] = ["lost+found", INCOMING];
 
 /// A data directory that is being built.
-pub(crate) struct Fresh {
+pub(crate) struct NewDirectory {
     target: PathBuf,
     lock: File,
 }
 
-impl Fresh {
-    /// Begins in a target that does not exist or is empty.
+impl NewDirectory {
+    /// Creates the folder in a target that does not exist or is empty.
     pub(crate) fn begin(target: &Path) -> Result<Self, Failure> {
         let io = |error| failed(target, &error);
         fs::create_dir_all(target).map_err(io)?;
@@ -50,12 +50,12 @@ impl Fresh {
         Ok(fresh)
     }
 
-    /// Where to build it.
+    /// Returns the folder in which to build the directory.
     pub(crate) fn dir(&self) -> PathBuf {
         self.target.join(INCOMING)
     }
 
-    /// Makes it durable, then visible.
+    /// Makes the directory durable, then visible.
     pub(crate) fn finish(self) -> Result<(), Failure> {
         let dir = self.dir();
         let finish = || -> io::Result<()> {

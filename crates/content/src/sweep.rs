@@ -85,7 +85,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Whether a sweep is under way.
+    /// Returns whether a sweep is under way.
     pub fn is_running(&self) -> bool {
         self.running.load(Relaxed)
     }

@@ -11,8 +11,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const CHILD: &str = "LAZULI_TEST_FULL_DISK";
 const LIMIT: u64 = 3 << 20;
 
-/// The limit and its signal apply to a whole process. So the test runs itself again in a new process, in
-/// which a shell ignores the signal.
+// The limit and its signal apply to a whole process. So the test runs itself again in a new process, in
+// which a shell ignores the signal.
 #[test]
 fn full_disk_is_an_error_until_there_is_space_again() {
     if std::env::var_os(CHILD).is_some() {

@@ -184,7 +184,7 @@ impl Session {
         }
     }
 
-    /// Whether it has logged in again without a name.
+    /// Returns whether it has logged in again without a name.
     pub(crate) fn is_anonymous(&self) -> bool {
         self.is_anonymous.load(Ordering::Relaxed)
     }

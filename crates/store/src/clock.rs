@@ -116,7 +116,7 @@ impl EngineClock {
         Timestamp::from_ticks(self.ceiling.load(Ordering::SeqCst))
     }
 
-    /// Whether a new ceiling has been requested, because a caller waits for it or soon will.
+    /// Returns whether a new ceiling has been requested, because a caller waits for it or soon will.
     pub(crate) fn is_ceiling_requested(&self) -> bool {
         self.requested.load(Ordering::SeqCst)
     }

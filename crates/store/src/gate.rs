@@ -58,7 +58,7 @@ impl Gate {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the partition has a queue.
+    /// Returns whether the partition has a queue.
     pub(crate) fn has_queue(&self, partition: &Partition) -> bool {
         self.queues.lock().contains_key(partition)
     }

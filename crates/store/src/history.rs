@@ -60,7 +60,7 @@ impl History {
         self.operations.lock().map_or(0, |o| o.len())
     }
 
-    /// Whether there are no operations.
+    /// Returns whether there are no operations.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

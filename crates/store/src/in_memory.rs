@@ -1,12 +1,12 @@
-//! An engine that keeps all rows in memory. They are lost when the process ends, so it is for tests only.
+//! An engine that keeps all rows in memory, for tests only: the rows are lost when the process ends.
 //!
-//! All rows are in one ordered map under one lock. A commit is judged and applied under the lock, so a commit
-//! has taken effect or not when its call returns, and none is ever in flight. A read holds the lock for one
-//! page. It shares values and copies none, except into [runs](crate::Run). Visitors are called under the
-//! lock: they must not call the store.
+//! All rows are in one ordered map under one lock. Commits are judged and applied under the lock, so no
+//! commit is in flight after its call returns. A read holds the lock for one page. It shares values and
+//! copies none, except into [runs](crate::Run). Visitors are called under the lock, so they must not call the
+//! store.
 //!
-//! Memory is bounded. A commit that would exceed the bound is refused with [`CommitError::Full`]; one that
-//! frees memory is always accepted.
+//! Memory is bounded. A commit that would exceed the bound is refused with [`CommitError::Full`]. A commit
+//! that frees memory is always accepted.
 
 mod rows;
 
@@ -29,7 +29,8 @@ use crate::{
 };
 use rows::{RowMap, Version, position, space_end};
 
-/// Rows of the first run that a visitor is shown. It may need no more, so later runs are longer.
+/// Rows in the first run that a visitor gets. A visitor may stop after few rows, so only later runs are
+/// longer.
 const FIRST_RUN_ROWS: usize = 64;
 
 /// A store that keeps its rows in memory.
@@ -65,17 +66,17 @@ pub struct InMemoryStore {
 }
 
 impl InMemoryStore {
-    /// An empty store that takes about `max_bytes` of memory at most.
+    /// Creates an empty store that uses at most about `max_bytes` of memory.
     pub fn new(clock: Arc<dyn Clock>, max_bytes: u64) -> Self {
         Self { clock: EngineClock::without_ceiling(clock), rows: RwLock::new(RowMap::new(max_bytes)) }
     }
 
-    /// Memory that its rows take.
+    /// Returns the memory of the rows, in bytes.
     pub fn bytes(&self) -> u64 {
         self.rows.read().bytes()
     }
 
-    /// Whether the last commit that needed memory was refused.
+    /// Returns whether the last commit that needed memory was refused.
     pub fn is_full(&self) -> bool {
         self.rows.read().is_full()
     }
@@ -84,7 +85,7 @@ impl InMemoryStore {
 #[async_trait]
 impl Store for InMemoryStore {
     async fn read(&self, partition: &Partition, reads: &Reads) -> Result<ReadSet, ReadError> {
-        // Nothing here waits, so a task that reads in a loop would never yield to others.
+        // No read waits, so a task that reads in a loop would never yield to others.
         consume_budget().await;
         let rows = self.rows.read();
         Ok(ReadSet {
@@ -192,7 +193,7 @@ impl Store for InMemoryStore {
         consume_budget().await;
         check_limits(partition, &commit)?;
         let mut rows = self.rows.write();
-        // Read under the lock, so that deadlines are judged in the order in which commits take effect.
+        // Read the time under the lock, so that deadlines are judged in the order of the commits.
         let now = self.now();
         rows.commit(partition, &commit, now)
     }
@@ -221,7 +222,7 @@ impl Store for InMemoryStore {
     }
 
     async fn new_space(&self) -> Result<SpaceId, CommitError> {
-        // A stamp is never given out twice, so neither is a space.
+        // A stamp is never issued twice, so neither is a space.
         Ok(SpaceId(self.stamp().ticks()))
     }
 

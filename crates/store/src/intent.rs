@@ -185,7 +185,7 @@ impl<P: IntentPlanner> Intents<'_, P> {
         }
     }
 
-    /// Whether an intent is neither committed nor aborted. Its reservations are then still in place.
+    /// Returns whether an intent is neither committed nor aborted. Its reservations are then still in place.
     pub async fn is_pending(
         &self,
         id: IntentId,
@@ -378,7 +378,7 @@ impl<R> From<TransactError<R>> for IntentError<R> {
 }
 
 impl<R> IntentError<R> {
-    /// Whether a retry may help.
+    /// Returns whether a retry may help.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Interrupted(TransactError::NotCommitted(CommitError::Busy)))
     }

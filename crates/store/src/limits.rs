@@ -22,7 +22,7 @@ pub(crate) fn check_limits(partition: &Partition, commit: &Commit) -> Result<(),
     if fits { Ok(()) } else { Err(CommitError::TooLarge) }
 }
 
-/// Bytes of keys and values that a commit writes.
+/// Returns the bytes of keys and values that a commit writes.
 pub(crate) fn commit_bytes(commit: &Commit) -> usize {
     let bytes = |mutation: &Mutation| match mutation {
         Mutation::Put(key, value) => key.len() + value.len(),

@@ -47,7 +47,7 @@ impl Run {
         self.offsets.len()
     }
 
-    /// Whether the run has no rows.
+    /// Returns whether the run has no rows.
     pub fn is_empty(&self) -> bool {
         self.offsets.is_empty()
     }
@@ -124,7 +124,7 @@ pub struct RunBuilder {
 }
 
 impl RunBuilder {
-    /// Whether the run may take another row.
+    /// Returns whether the run may take another row.
     pub fn has_room(&self) -> bool {
         self.offsets.len() < MAX_RUN_ROWS && self.buffer.len() < MAX_RUN_BYTES
     }
@@ -134,7 +134,7 @@ impl RunBuilder {
         self.offsets.len()
     }
 
-    /// Whether no row was added.
+    /// Returns whether no row was added.
     pub fn is_empty(&self) -> bool {
         self.offsets.is_empty()
     }

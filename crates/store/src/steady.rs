@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_followed_unless_it_is_behind_or_an_hour_ahead_of_the_boot_clock() {
+    fn machine_time_is_followed_unless_behind_or_an_hour_ahead_of_the_boot_clock() {
         let anchor = Anchor { time: at(1000), boot: boot(500) };
         let ahead = |step: u64, time: u64| Reading::Ahead(Span::seconds(step), at(time));
         for (case, wall, booted, expected) in [
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn may_be_behind_accepts_a_machine_that_is_behind_but_not_one_ahead() {
+    fn may_be_behind_accepts_a_clock_behind_but_not_one_ahead() {
         let (clock, wall, _) = clocks(Trust::MayBeBehind);
         assert!(clock.resume(at(400 * DAY)).is_ok());
         assert_eq!(clock.now(), at(400 * DAY));

@@ -42,7 +42,7 @@ impl Tombstones {
         }
     }
 
-    /// Whether a commit with this stamp may write an absent row.
+    /// Returns whether a commit with this stamp may write an absent row.
     pub(crate) fn permits(&self, key: &[u8], stamp: Stamp) -> bool {
         stamp > self.floor && self.stamps.get(&xxh3_64(key)).is_none_or(|s| stamp > *s)
     }

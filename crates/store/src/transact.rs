@@ -40,7 +40,7 @@ impl View<'_> {
         self.set.rows[at].as_ref()
     }
 
-    /// Whether a row was requested.
+    /// Returns whether a row was requested.
     pub fn has_read(&self, key: &[u8]) -> bool {
         self.reads.keys.iter().any(|k| k == key)
     }
@@ -156,8 +156,9 @@ pub async fn transact<T, E>(
     transact_announced(store, gate, partition, reads, rule, || ready(Ok(()))).await
 }
 
-/// Like [`transact`], but awaits `announce` before every commit. By then everything that the commit depends
-/// on has been read, including the space's epoch. If the epoch is raised after that, the commit fails.
+/// Runs a transaction like [`transact`], but awaits `announce` before every commit. By then everything that
+/// the commit depends on has been read, including the space's epoch. If the epoch is raised after that, the
+/// commit fails.
 pub async fn transact_announced<T, E, F: Future<Output = Result<(), E>>>(
     store: &dyn Store,
     gate: &Gate,
@@ -260,8 +261,8 @@ impl<'a> Attempts<'a> {
         self.read(reads).await
     }
 
-    /// Whether the rows that the attempt read are unchanged. For refusals that depend on later reads as well:
-    /// other rows, or content.
+    /// Returns whether the rows that the attempt read are unchanged. For refusals that depend on later reads
+    /// as well: other rows, or content.
     pub async fn is_current(&self, attempt: &Attempt) -> Result<bool, ReadError> {
         Ok(self.store.read(self.partition, &attempt.reads).await? == attempt.set)
     }

@@ -142,8 +142,7 @@ async fn failed_compaction_of_a_damaged_table_leaves_no_files_and_names_the_tabl
     .unwrap();
 }
 
-/// The tree tries the merge with the damaged table again and again. The rest of the first level must still be
-/// merged.
+// The tree retries the merge with the damaged table. The rest of the first level must still be merged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_table_does_not_block_commits_when_the_first_level_is_full() {
     const ROUNDS: u64 = 60;
@@ -166,7 +165,7 @@ async fn damaged_table_does_not_block_commits_when_the_first_level_is_full() {
     }
     for n in 0..ROWS {
         let read = store.read(&blobs, &Reads::key(key(10_000 + n))).await.unwrap().rows.remove(0).unwrap();
-        assert_eq!(read.value, noise(ROUNDS * ROWS + n), "row {n} is the newest");
+        assert_eq!(read.value, noise(ROUNDS * ROWS + n), "row {n} has its newest value");
     }
     let health = store.health();
     assert!(health.failing.iter().any(|failure| failure.cause == Cause::Damaged), "{health:?}");

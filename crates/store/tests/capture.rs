@@ -1,4 +1,4 @@
-//! Tests captures of a store during writes, and stores loaded from what was read of another.
+//! Tests captures of a store during writes, and stores loaded from the rows of another.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ async fn new_space(store: &Embedded) -> SpaceId {
     space
 }
 
-/// Commits two rows with the same number, so that half of a commit would be noticed.
+/// Commits two rows with the same number, so that a torn commit is detected.
 async fn put(store: &Embedded, partition: &Partition, n: u64) {
     let value = Bytes::from(n.to_le_bytes().repeat(1000));
     let mutations = vec![Mutation::Put("a".into(), value.clone()), Mutation::Put("b".into(), value)];
@@ -111,7 +111,7 @@ async fn capture_under_load_is_one_state_with_everything_acknowledged_before() {
     for writer in writers {
         writer.await.unwrap();
     }
-    assert!(tables > 0, "the rows were in the log all the time");
+    assert!(tables > 0, "the captures had no tables");
     // A capture can be opened like any store.
     let captured = open(&dir.path().join("capture3"));
     put(&captured, &Partition::new(space, vec![0]), 1).await;
@@ -147,6 +147,6 @@ async fn loaded_store_has_the_rows_tokens_and_clock_of_its_source() {
     let set = store.read(&partition, &Reads::key("a")).await.unwrap();
     let token = set.rows[0].as_ref().unwrap().token;
     assert!(read.iter().any(|item| matches!(item, Item::Row { row, .. } if row.token == token)));
-    assert!(store.stamp() > token.0, "stamps go on above the tokens");
+    assert!(store.stamp() > token.0, "stamps continue above the tokens");
     put(&store, &partition, 8).await;
 }

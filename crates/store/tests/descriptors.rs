@@ -51,7 +51,7 @@ async fn commits_are_refused_while_the_next_segment_cannot_be_opened_and_then_ac
         assert!(acknowledged < 1000, "the log was never continued");
     };
     assert_eq!(refused, CommitError::Busy);
-    assert!(store.is_healthy(), "nothing is in doubt");
+    assert!(store.is_healthy(), "no commit is in doubt");
 
     limit_descriptors(usual);
     for _ in 0..100 {

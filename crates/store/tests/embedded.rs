@@ -59,8 +59,8 @@ async fn keys_longer_than_the_tree_accepts_match_no_row() {
     assert_eq!(found(long("b"), long("a")).await, [""; 0]);
 }
 
-/// Row counts must equal the number of rows after commits, removals, sweeps, repeated sweeps and dropped
-/// callers.
+// Row counts must equal the number of rows after commits, removals, sweeps, repeated sweeps and dropped
+// callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_counts_agree_with_a_walk_over_all_rows_also_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();

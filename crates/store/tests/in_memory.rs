@@ -1,5 +1,5 @@
-//! The in-memory engine: the suite that every engine has to pass, its bound on memory, and the same answers
-//! as the embedded engine to the same calls.
+//! The in-memory engine: the conformance suite, its memory bound, and the same results as the embedded
+//! engine.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ use rand::{Rng, SeedableRng};
 const ENOUGH: u64 = 1 << 30;
 const OPEN: SpaceHeader = SpaceHeader { epoch: 0, open: true };
 
-/// Data lasts as long as the engine, so a clock that is known means the engine that follows it.
+/// Engines by clock. Data lives in the engine, so opening again with the same clock returns the same engine.
 #[derive(Default)]
 struct InMemory(Mutex<Vec<(Arc<ManualClock>, Arc<InMemoryStore>)>>);
 
@@ -68,7 +68,7 @@ async fn concurrent_histories_are_linearizable() {
 }
 
 #[tokio::test]
-async fn a_full_store_takes_deletes_and_is_usable_afterwards() {
+async fn full_store_accepts_deletes_and_is_usable_afterwards() {
     let store = store(1 << 20);
     let space = new_space(&store).await;
     let put = |row: u32| Mutation::Put(row_key(row), vec![7; 10_000].into());
@@ -82,10 +82,10 @@ async fn a_full_store_takes_deletes_and_is_usable_afterwards() {
     assert_eq!((refused, store.is_full()), (CommitError::Full, true));
     assert!((95..=104).contains(&rows) && store.bytes() <= 1 << 20, "{rows} rows, {} bytes", store.bytes());
     let set = store.read(&Partition::new(space, "p"), &Reads::key(row_key(rows))).await.unwrap();
-    assert_eq!(set.rows, [None], "a refused commit leaves nothing");
-    commit(&store, space, vec![put(0)]).await.expect("as large as before");
+    assert_eq!(set.rows, [None], "a refused commit leaves no row");
+    commit(&store, space, vec![put(0)]).await.expect("a replacement of the same size fits");
     commit(&store, space, (0..5).map(|row| Mutation::Delete(row_key(row))).collect()).await.unwrap();
-    commit(&store, space, vec![put(rows)]).await.expect("there is room again");
+    commit(&store, space, vec![put(rows)]).await.expect("deletes free memory");
     assert!(!store.is_full());
 
     let closed = SpaceHeader { epoch: 1, open: false };
@@ -99,7 +99,7 @@ async fn a_full_store_takes_deletes_and_is_usable_afterwards() {
 }
 
 #[tokio::test]
-async fn spaces_take_memory_too() {
+async fn space_headers_count_as_memory() {
     let store = store(100_000);
     let refused = loop {
         let space = store.new_space().await.unwrap();
@@ -111,16 +111,16 @@ async fn spaces_take_memory_too() {
 }
 
 #[tokio::test]
-async fn a_value_does_not_keep_the_buffer_that_it_came_in() {
+async fn stored_value_does_not_retain_its_input_buffer() {
     let store = store(ENOUGH);
     let space = new_space(&store).await;
     let buffer = Bytes::from(vec![7; 1 << 20]);
     commit(&store, space, vec![Mutation::Put("k".into(), buffer.slice(..10))]).await.unwrap();
-    assert!(buffer.try_into_mut().is_ok(), "nothing else refers to it");
+    assert!(buffer.try_into_mut().is_ok(), "the store holds no reference to the buffer");
 }
 
 #[tokio::test]
-async fn a_walk_over_all_rows_goes_by_pages_and_agrees_with_the_counts() {
+async fn walk_over_all_rows_is_paged_and_agrees_with_the_counts() {
     let store = store(ENOUGH);
     let mut expected = vec![];
     for _ in 0..2 {
@@ -150,7 +150,7 @@ async fn a_walk_over_all_rows_goes_by_pages_and_agrees_with_the_counts() {
     assert!(counts.complete && counts.added - counts.removed == all.len() as u64);
 }
 
-/// One call on both engines; what one of them answers.
+/// Both engines, on the same clock.
 struct Both {
     clock: Arc<ManualClock>,
     stores: [Arc<dyn Store>; 2],
@@ -164,7 +164,7 @@ impl Both {
         one
     }
 
-    /// A stamp that is above all that either has given out.
+    /// Returns a stamp above all that either engine has issued.
     fn stamp(&self) -> Stamp {
         self.clock.advance(Span::from_ticks(1000));
         let stamps = self.stores.each_ref().map(|store| store.stamp());
@@ -173,7 +173,7 @@ impl Both {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_engines_give_the_same_answers_to_the_same_calls() {
+async fn both_engines_return_the_same_results() {
     for seed in 0..8 {
         let dir = tempfile::tempdir().unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_750_000_000)));
@@ -202,7 +202,7 @@ async fn compare(both: &Both, random: &mut StdRng) {
         assert_eq!(set, other.await.unwrap(), "{reads:?}");
 
         stamps.push(both.stamp());
-        // Now and then a stamp that is late, or a condition that is out of date.
+        // Sometimes use a late stamp or a stale condition.
         let late = random.random_range(0..10) == 0;
         let stamp = stamps[if late { random.random_range(0..stamps.len()) } else { stamps.len() - 1 }];
         let mut conditions: Vec<_> = reads

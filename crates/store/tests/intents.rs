@@ -1,5 +1,5 @@
-//! Tests intents that are interrupted at every step: the moved row is in exactly one place, before and after
-//! other callers end them.
+//! Tests intents interrupted at every step. The moved row is in exactly one partition, before and after other
+//! callers end them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -159,7 +159,7 @@ async fn intent_interrupted_at_any_step_is_ended_by_any_caller() {
                 .await;
         }
     }
-    assert!(applied >= 6, "intents that were decided are carried through: {applied}");
+    assert!(applied >= 6, "decided intents are applied: {applied}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Tests damage to the files of the tree that the tree itself does not notice.
+//! Tests damage to the tree's files that the tree itself does not detect.
 
 #![allow(clippy::unwrap_used)]
 

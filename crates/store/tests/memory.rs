@@ -1,4 +1,4 @@
-//! Tests what a store keeps in memory.
+//! Tests the memory use of a store.
 
 #![allow(clippy::unwrap_used)]
 

@@ -44,8 +44,8 @@ fn partition() -> Partition {
     Partition::new(SpaceId(7), "p")
 }
 
-/// Opens the store, commits one row and exits without cleanup. Does nothing unless a parent process sets the
-/// environment.
+// Opens the store, commits one row and exits without cleanup. Does nothing unless a parent process sets the
+// environment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crashing_child() {
     let Ok(dir) = std::env::var(DIRECTORY) else { return };
@@ -77,8 +77,8 @@ fn crash(dir: &Path, bytes: usize) -> u64 {
     count.unwrap_or_else(|| panic!("{said} {}", String::from_utf8_lossy(&child.stderr))).parse().unwrap()
 }
 
-/// Each crash leaves a few frames. A start replays those of one or two segments, however many crashes there
-/// were.
+// Each crash leaves a few frames. A start replays those of one or two segments, regardless of the number of
+// crashes.
 #[test]
 fn replayed_frames_do_not_grow_with_the_number_of_crashes() {
     let dir = tempfile::tempdir().unwrap();

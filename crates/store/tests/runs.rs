@@ -1,5 +1,4 @@
-//! Tests visits in runs during commits: every visit returns one state, with everything that was acknowledged
-//! before.
+//! Tests visits in runs during commits: every visit returns one state with all commits acknowledged before.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,8 +52,8 @@ async fn visit(store: &Embedded, space: SpaceId, mut row: impl FnMut(&[u8], &[u8
     kept
 }
 
-/// Each writer sets three rows of its own partition, several runs apart, to one number, and publishes the
-/// acknowledged number. A visit must find the same number three times, and at least the acknowledged one.
+// Each writer sets three rows of its own partition, several runs apart, to one number, and publishes the
+// acknowledged number. A visit must find the same number three times, and at least the acknowledged one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn visit_returns_whole_commits_and_all_acknowledged_ones() {
     const WRITERS: usize = 3;
@@ -116,7 +115,7 @@ async fn visit_returns_whole_commits_and_all_acknowledged_ones() {
     for reader in readers {
         reader.await.unwrap();
     }
-    assert!(kept.load(Ordering::SeqCst) > 0, "nothing was ever found in memory");
+    assert!(kept.load(Ordering::SeqCst) > 0, "no run was kept in memory");
     let mut last = vec![];
     visit(&store, space, |_, _, value| last.extend((value > 0).then_some(value))).await;
     assert_eq!(last, [COMMITS; WRITERS * 3]);
@@ -140,11 +139,11 @@ async fn second_visit_finds_every_run_and_a_change_drops_one() {
     let (rows, all) = count().await;
     assert!(rows == ROWS && all >= 4);
     commit(&store, &partition, vec![put(ROWS - 1, 1)]).await;
-    assert_eq!(count().await, (ROWS, all - 1), "only the changed one is read again");
+    assert_eq!(count().await, (ROWS, all - 1), "only the changed run is read again");
     assert_eq!(count().await, (ROWS, all));
     let closed = SpaceHeader { epoch: 2, open: false };
     store.set_space(space, Some(OPEN), closed).await.unwrap();
-    assert_eq!(count().await, (ROWS, 0), "a closed space keeps nothing");
+    assert_eq!(count().await, (ROWS, 0), "a closed space keeps no runs");
 }
 
 #[tokio::test]
@@ -163,5 +162,5 @@ async fn space_larger_than_the_budget_is_visited_partly_from_memory() {
         kept += visit(&store, space, |_, _, value| found.push(value as usize)).await;
         assert_eq!(found, (0..ROWS).collect::<Vec<_>>());
     }
-    assert!(kept > 10, "a scan over and over finds a part of itself: {kept}");
+    assert!(kept > 10, "repeated scans find some runs in memory: {kept}");
 }

@@ -1,4 +1,4 @@
-//! Tests reading a damaged store, and loading a new one with what was read.
+//! Tests reading a damaged store, and loading a new store with the salvaged rows.
 
 #![allow(clippy::unwrap_used)]
 
@@ -167,7 +167,7 @@ async fn older_version_of_a_row_in_a_gap_is_stale() {
         let bytes = std::fs::read(table).unwrap();
         !before.contains(table) && bytes.windows(64).any(|window| window == [2; 64])
     }) else {
-        panic!("the newer rows are in no table of their own");
+        panic!("the newer rows do not have their own table");
     };
     let expected = rows_of(dir.path());
     let bytes = std::fs::read(&newer).unwrap();
@@ -176,7 +176,7 @@ async fn older_version_of_a_row_in_a_gap_is_stale() {
     let (rows, stale, losses) = salvage(dir.path(), None);
     assert_eq!(losses.count, 1, "{losses:?}");
     assert!(!stale.is_empty(), "{losses:?}");
-    assert!(rows.iter().all(|(key, row)| expected[key] == *row), "nothing stale passes for a row");
+    assert!(rows.iter().all(|(key, row)| expected[key] == *row), "no stale row counts as current");
     let missing: Vec<_> = expected.keys().filter(|key| !rows.contains_key(*key)).collect();
     assert_eq!(missing, stale.keys().collect::<Vec<_>>());
 }

@@ -60,7 +60,7 @@ async fn jump_of_the_machine_clock_does_not_affect_tokens_or_stop_timeouts() {
         last = stamp;
     }
     assert!(last >= start + Span::seconds(600), "ten minutes have passed");
-    assert!(last < start + Span::seconds(660), "and no more");
+    assert!(last < start + Span::seconds(660), "at most eleven minutes have passed");
     machine.wall.set(start + Span::seconds(610));
     machine.boot.advance(Span::seconds(10));
     assert!(write(&store).await > last);
@@ -68,7 +68,7 @@ async fn jump_of_the_machine_clock_does_not_affect_tokens_or_stop_timeouts() {
     assert_eq!(store.now(), machine.wall.now(), "time follows the machine again");
     store.close();
     drop(store);
-    // Nothing of the jump is stored, so the next start accepts the right time.
+    // The jump is not stored, so the next start accepts the right time.
     let store = machine.open().unwrap();
     assert!(write(&store).await > last);
 }

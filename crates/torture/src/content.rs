@@ -382,7 +382,7 @@ mod tests {
         content
     }
 
-    /// Compares with two plain vectors, and verifies after a tear that every byte has a legitimate origin.
+    // Compares with two plain vectors, and verifies after a tear that every byte has a legitimate origin.
     #[test]
     fn random_histories_match_a_plain_model() {
         for seed in 0..200 {

@@ -199,7 +199,7 @@ fn the_log_loses_nothing_after_failed_and_short_writes() {
     run(&fs, 100, false, &mut seed.rng()).unwrap();
 }
 
-/// Not a test: the entry point of the child of the test below.
+// Not a test: the entry point of the child of the test below.
 #[test]
 fn worker() {
     let Some(parent) = Parent::connect().unwrap() else { return };

@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 const TIMEOUT: Duration = Duration::from_secs(30);
 const ENTRY: EntryPoint<'static> = EntryPoint::Test("worker");
 
-/// Not a test: the entry point of the children of the tests below.
+// Not a test: the entry point of the children of the tests below.
 #[test]
 fn worker() {
     let Some(mut parent) = Parent::connect().unwrap() else { return };

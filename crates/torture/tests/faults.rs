@@ -45,7 +45,7 @@ fn segments() -> PathFilter {
     PathFilter::Files("/segments/".into())
 }
 
-/// After a fault in the log or in the segments, the store must refuse writes.
+// After a fault in the log or in the segments, the store must refuse writes.
 #[test]
 fn nothing_is_acknowledged_after_a_failed_sync_or_write() {
     if !require() {
@@ -78,7 +78,7 @@ fn nothing_is_acknowledged_after_a_failed_sync_or_write() {
     }
 }
 
-/// After a fault in files that are not needed for durability, the store continues.
+// After a fault in files that are not needed for durability, the store continues.
 #[test]
 fn a_failed_flush_is_retried_and_loses_nothing() {
     if !require() {
@@ -145,8 +145,8 @@ fn a_failed_flush_leaves_no_file() {
     }
 }
 
-/// After a failed call, the name of the new manifest may be on disk nevertheless. Writing the manifest again
-/// would truncate what a restart needs, and removing its tables would lose their rows.
+// After a failed call, the name of the new manifest may be on disk nevertheless. Writing the manifest again
+// would truncate what a restart needs, and removing its tables would lose their rows.
 #[test]
 fn an_uncertain_manifest_stops_the_store_and_a_restart_finds_every_row() {
     if !require() {
@@ -190,7 +190,7 @@ fn an_uncertain_manifest_stops_the_store_and_a_restart_finds_every_row() {
     }
 }
 
-/// All directories above a new data directory are made durable, not only the innermost.
+// All directories above a new data directory are made durable, not only the innermost.
 #[test]
 fn a_new_data_directory_below_new_directories_survives_a_power_cut() {
     if !require() {
@@ -248,7 +248,7 @@ fn a_full_disk_refuses_and_recovers() {
     run(&fs, &mut acknowledged, |_| ());
 }
 
-/// After a start on a full disk, reads and deletes work, and writes are refused as full.
+// After a start on a full disk, reads and deletes work, and writes are refused as full.
 #[test]
 fn a_store_opens_on_a_full_disk_and_accepts_deletes_but_no_writes() {
     if !require() {
@@ -289,8 +289,8 @@ fn a_store_opens_on_a_full_disk_and_accepts_deletes_but_no_writes() {
     commit(&open(), put(refused)).expect("writes go on when there is space");
 }
 
-/// On a full disk the clock stops because no ceiling can be stored. Once there is space, the clock continues
-/// in the same process.
+// On a full disk the clock stops because no ceiling can be stored. Once there is space, the clock continues
+// in the same process.
 #[test]
 fn the_clock_continues_when_a_full_disk_has_space_again() {
     if !require() {
@@ -335,8 +335,8 @@ fn the_clock_continues_when_a_full_disk_has_space_again() {
     Embedded::open(fs.path(), machine, Options::SMALL).expect("it opens again");
 }
 
-/// Flipped bits in acknowledged data are reported before anything is returned, or hit unused bytes. In both
-/// cases the counts, the history and the content of every client are compared with what was acknowledged.
+// Flipped bits in acknowledged data are reported before anything is returned, or hit unused bytes. In both
+// cases the counts, the history and the content of every client are compared with what was acknowledged.
 #[test]
 fn a_flipped_bit_is_reported() {
     if !require() {

@@ -124,7 +124,7 @@ mod tests {
         assert_eq!((two.low, two.median, two.high), (1.0, 1.5, 2.0));
     }
 
-    /// Draws many samples with a known median, from a generator with a fixed seed, and counts the misses.
+    // Draws many samples with a known median, from a generator with a fixed seed, and counts the misses.
     #[test]
     fn interval_misses_the_true_median_in_at_most_one_of_twenty_cases() {
         let mut random = SmallRng::seed_from_u64(7);

@@ -120,7 +120,7 @@ mod tests {
         Zeroizing::new(hex(text).try_into().expect("sixteen bytes"))
     }
 
-    /// Microsoft's examples (Open Specifications blog, "the anatomy of signing and cryptographic keys").
+    // Microsoft's examples (Open Specifications blog, "the anatomy of signing and cryptographic keys").
     #[test]
     fn published_keys_of_smb_3_0() {
         let key = session_key("7CD451825D0450D235424E44BA6E78CC");
@@ -148,7 +148,7 @@ mod tests {
         }
     }
 
-    /// Checked with KBKDFHMAC of Python's `cryptography`.
+    // Checked with KBKDFHMAC of Python's `cryptography`.
     #[test]
     fn a_256_bit_key_does_not_extend_the_128_bit_key() {
         let key = session_key("270E1BA896585EEB7AF3472D3B4C75A7");

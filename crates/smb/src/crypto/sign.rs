@@ -191,7 +191,7 @@ mod tests {
         message
     }
 
-    /// Microsoft's example of a session in 3.1.1: the response that ends its setup.
+    // Microsoft's example of a session in 3.1.1: the response that ends its setup.
     #[test]
     fn published_signature_with_cmac() {
         let key = hex("73FE7A9A77BEF0BDE49C650D8CCB5F76").try_into().expect("sixteen bytes");

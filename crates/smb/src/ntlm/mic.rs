@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::crypto::hex;
 
-    /// MS-NLMP 4.2.4.4: the keys of the client's side.
+    // MS-NLMP 4.2.4.4: the keys of the client's side.
     #[test]
     fn published_keys() {
         let signer = ListSigner { key: Zeroizing::new([0x55; 16]), flags: 0xe28a_8235 };

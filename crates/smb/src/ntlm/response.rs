@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::crypto::hex;
 
-    /// MS-NLMP 4.2.4.1.1.
+    // MS-NLMP 4.2.4.1.1.
     #[test]
     fn published_key_of_user_and_password() {
         assert_eq!(response_key("User", "Domain", "Password")[..], hex("0c868a403bfd7a93a3001ef22ef02e3f"));

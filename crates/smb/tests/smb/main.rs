@@ -267,8 +267,8 @@ async fn the_sessions_of_all_connections_are_bounded() {
 /// Number of panics in any task.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// Sends requests of all commands with modified bytes, truncated and extended, alone and in compounds, from a
-/// client that has logged in.
+// Sends requests of all commands with modified bytes, truncated and extended, alone and in compounds, from a
+// client that has logged in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_client_input_makes_the_server_panic() {
     const ROUNDS: usize = 1500;

@@ -355,8 +355,8 @@ async fn a_request_with_a_wrong_signature_gets_an_unsigned_refusal() {
     assert!(status(&answer) == ACCESS_DENIED && !is_signed(&answer));
 }
 
-/// Clients must learn the reason. By then they have used the message id of the login for other binds, which
-/// succeeded.
+// Clients must learn the reason. By then they have used the message id of the login for other binds, which
+// succeeded.
 #[tokio::test]
 async fn the_refusal_of_a_bind_above_the_limit_is_signed() {
     let server = Server::start(Options::default()).await;

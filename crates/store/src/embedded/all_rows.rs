@@ -120,10 +120,10 @@ mod tests {
     use crate::embedded::{Embedded, Options};
     use crate::{Commit, Mutation, Partition, Row, SpaceHeader, SpaceId, Store};
 
-    /// The tree keeps what held snapshots may need, so memory and disk are bounded only if walks hold none
-    /// between pages.
+    // The tree keeps the data of held snapshots, so memory and disk are bounded only if walks hold none
+    // between pages.
     #[tokio::test]
-    async fn walk_holds_no_snapshot_between_pages_and_returns_each_page_as_of_its_own_time() {
+    async fn walk_has_no_snapshot_between_pages_and_each_page_is_current() {
         let dir = tempfile::tempdir().unwrap();
         let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
         let space = SpaceId(7);

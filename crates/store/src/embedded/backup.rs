@@ -42,7 +42,7 @@ pub fn capture(dir: &Path, into: &Path) -> Result<(), OpenError> {
     capture_with(dir, into, || ())
 }
 
-/// Like [`capture`], but calls `between` after the log was captured.
+/// Captures like [`capture`], but calls `between` after capturing the log.
 fn capture_with(dir: &Path, into: &Path, between: impl FnOnce()) -> Result<(), OpenError> {
     let (log_dir, tree_dir) = (into.join("log"), into.join("tree"));
     fs::create_dir_all(&log_dir)?;

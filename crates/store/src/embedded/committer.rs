@@ -333,7 +333,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Whether the changes leave much less than they replace.
+    /// Returns whether the changes leave much less than they replace.
     fn reclaims(
         &self,
         group: &Group,
@@ -405,7 +405,7 @@ impl Committer {
         Ok((changes, counted))
     }
 
-    /// Whether a row that existed below a sequence number still exists.
+    /// Returns whether a row that existed below a sequence number still exists.
     fn is_present(&self, group: &Group, key: &Bytes, read_at: SeqNo) -> Result<bool, CommitError> {
         if let Some(changed) = group.changes.get(key) {
             return Ok(changed.is_some());

@@ -51,7 +51,7 @@ impl DamagedTables {
         *self = Self::default();
     }
 
-    /// Whether only merges without the damaged tables should be tried at the moment.
+    /// Returns whether only merges without the damaged tables should be tried at the moment.
     pub(super) fn is_avoided(&self) -> bool {
         !self.tables.is_empty() && self.retry_at.is_some_and(|at| Instant::now() < at)
     }
@@ -105,8 +105,8 @@ mod tests {
 
     use super::*;
 
-    /// Rows merged within the first level stay newer than the damaged level below, and older than later
-    /// flushes.
+    // Rows merged within the first level stay newer than the damaged level below, and older than later
+    // flushes.
     #[test]
     fn rows_merged_within_the_first_level_keep_their_order() {
         let dir = tempfile::tempdir().unwrap();

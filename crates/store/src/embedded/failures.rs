@@ -139,12 +139,12 @@ impl Failures {
         self.state.lock().tasks[task as usize].total
     }
 
-    /// Whether a task fails because the device is full.
+    /// Returns whether a task fails because the device is full.
     pub(super) fn is_full(&self) -> bool {
         self.has_cause(Cause::Full)
     }
 
-    /// Whether a task fails because a table is damaged.
+    /// Returns whether a task fails because a table is damaged.
     pub(super) fn is_damaged(&self) -> bool {
         self.has_cause(Cause::Damaged)
     }

@@ -230,8 +230,8 @@ fn damaged(path: &Path, what: impl Into<String>) -> OpenError {
     OpenError::Damaged { path: path.into(), what: what.into() }
 }
 
-/// Whether a tree was ever created here. The first manifest, v0, is durable before the first log segment is
-/// created.
+/// Returns whether a tree was ever created here. The first manifest, v0, is durable before the first log
+/// segment is created.
 fn was_created(tree: &Path, log: &Path) -> io::Result<bool> {
     let any_name = |dir: &Path, matches: fn(&str) -> bool| -> io::Result<bool> {
         for entry in read_dir_if_exists(dir)? {

@@ -236,7 +236,7 @@ impl Embedded {
         Ok(store)
     }
 
-    /// Whether the store acknowledges writes. A store that has stopped must be restarted.
+    /// Returns whether the store acknowledges writes. A store that has stopped must be restarted.
     pub fn is_healthy(&self) -> bool {
         !self.shared.is_stopped()
     }

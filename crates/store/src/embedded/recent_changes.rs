@@ -41,7 +41,7 @@ impl RecentChanges {
         self.young.insert(xxh3_64(key), seqno);
     }
 
-    /// Whether a row that was read in a snapshot of everything below `seqno` may have changed.
+    /// Returns whether a row that was read in a snapshot of everything below `seqno` may have changed.
     pub(crate) fn may_differ(&self, key: &[u8], seqno: SeqNo) -> bool {
         let hash = xxh3_64(key);
         let changed = |changes: &HashMap<u64, SeqNo>| changes.get(&hash).is_some_and(|at| *at >= seqno);

@@ -76,7 +76,7 @@ pub struct Gap {
 }
 
 impl Gap {
-    /// Whether a row may have been in the gap.
+    /// Returns whether a row may have been in the gap.
     pub fn contains(&self, row: &RowPosition) -> bool {
         self.after.as_ref().is_none_or(|after| row > after)
             && self.before.as_ref().is_none_or(|before| row < before || (self.to_end && row == before))
@@ -352,15 +352,15 @@ impl SalvageSource {
         found
     }
 
-    /// Whether the damaged block before a row may hold a version of that row. If so, a lookup of the row
-    /// fails.
+    /// Returns whether the damaged block before a row may hold a version of that row. If so, a lookup of the
+    /// row fails.
     fn block_before_holds(&self, key: &Bytes) -> bool {
         let Some(table) = &self.table else { return true };
         let key: UserKey = key.clone().into();
         table.range(key.clone()..=key).next().is_none_or(|found| found.is_err())
     }
 
-    /// Whether a gap of this source may hold a newer version of a row.
+    /// Returns whether a gap of this source may hold a newer version of a row.
     fn may_hide(&self, item: &RowVersion) -> bool {
         item.seqno <= self.newest && self.gap.as_ref().is_some_and(|gap| gap.contains(&item.key))
     }

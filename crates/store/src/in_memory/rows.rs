@@ -1,4 +1,5 @@
-//! The rows and space headers, without the lock: reads, and commits that are judged and applied in one step.
+//! The rows and space headers of the in-memory engine, without the lock. Commits are judged and applied in
+//! one step.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -13,9 +14,9 @@ use crate::{
     RangeToken, Row, RowCounts, RowPosition, Scanned, SpaceHeader, SpaceId, Token, Visited, Which, keys,
 };
 
-/// Memory that a row or a header takes in addition to its keys and its value.
+/// Memory of a row or header in addition to its keys and value, in bytes.
 const ENTRY_BYTES: u64 = 160;
-/// Rows that one sweep removes at most.
+/// Maximum number of rows that one sweep removes.
 const SWEEP_ROWS: usize = 1024;
 
 /// One version of one row.
@@ -43,17 +44,17 @@ pub(super) struct RowMap {
     full: bool,
 }
 
-/// The position of a row of a space.
+/// Returns the position of a row of a space.
 pub(super) fn position(space: SpaceId, (partition, key): (Bytes, Bytes)) -> RowPosition {
     RowPosition { space, partition, key }
 }
 
-/// A position behind every row of a space.
+/// Returns a position after every row of a space.
 pub(super) fn space_end(space: SpaceId) -> RowPosition {
     position(SpaceId(space.0.saturating_add(1)), Default::default())
 }
 
-/// The least key above a key.
+/// Returns the least key above a key.
 fn successor(key: &[u8]) -> Bytes {
     [key, &[0]].concat().into()
 }
@@ -69,7 +70,7 @@ impl Version {
 }
 
 impl RowMap {
-    /// No rows, and the root, which is open from the start.
+    /// Creates a map without rows. The root space is open from the start.
     pub(super) fn new(max_bytes: u64) -> Self {
         Self {
             headers: BTreeMap::from([(SpaceId::ROOT, SpaceHeader { epoch: 0, open: true })]),
@@ -102,13 +103,13 @@ impl RowMap {
         self.rows.get(&RowPosition::new(partition, key)).map(|row| row.to_row(key.clone()))
     }
 
-    /// The rows from one position on and before another, in order.
+    /// Returns the rows from one position up to another, exclusive, in order.
     pub(super) fn between(
         &self,
         from: RowPosition,
         end: RowPosition,
     ) -> impl Iterator<Item = (&RowPosition, &Version)> {
-        // An inverted range holds nothing.
+        // An inverted range is empty.
         let end = end.max(from.clone());
         self.rows.range(from..end)
     }
@@ -142,7 +143,8 @@ impl RowMap {
         Scanned { range, rows, token: digest.token(), more: next.is_some() }
     }
 
-    /// Shows rows of a space in order until the visitor breaks off or it has seen [`MAX_SCAN_BYTES`].
+    /// Passes rows of a space to the visitor in order, until the visitor stops or has seen
+    /// [`MAX_SCAN_BYTES`].
     pub(super) fn walk(
         &self,
         space: SpaceId,
@@ -169,7 +171,7 @@ impl RowMap {
         visited
     }
 
-    /// See [`crate::Store::visit_all`].
+    /// Implements [`crate::Store::visit_all`].
     pub(super) fn walk_all(
         &self,
         from: Option<RowPosition>,
@@ -188,7 +190,7 @@ impl RowMap {
         None
     }
 
-    /// Judges a commit and, if it holds, applies it.
+    /// Checks the conditions of a commit and applies it if they hold.
     pub(super) fn commit(
         &mut self,
         partition: &Partition,
@@ -221,7 +223,7 @@ impl RowMap {
         }
     }
 
-    /// Returns the changes that the mutations of a commit make, row by row.
+    /// Returns the new version of each row that a commit changes.
     fn changes(&self, partition: &Partition, commit: &Commit) -> Result<RowChanges, CommitError> {
         let (mut changes, prefix) = (RowChanges::default(), keys::prefix(partition));
         for mutation in &commit.mutations {
@@ -242,7 +244,7 @@ impl RowMap {
                 }
             };
             let new = match mutation {
-                // Copied, because it may be a small part of a large buffer.
+                // Copy the value, because it may be a small part of a large buffer.
                 Mutation::Put(_, value) => {
                     Some(Version { token: Token(commit.stamp), value: Bytes::copy_from_slice(value) })
                 }
@@ -257,7 +259,7 @@ impl RowMap {
         Ok(changes)
     }
 
-    /// Refuses changes for which there is no memory, and counts the others.
+    /// Reserves memory for changes, or refuses them if there is not enough.
     fn reserve(&mut self, partition: &Partition, changes: &RowChanges) -> Result<(), CommitError> {
         let (mut before, mut after) = (0, 0);
         for (key, new) in &changes.rows {
@@ -293,7 +295,7 @@ impl RowMap {
         self.counts.removed += changes.removed;
     }
 
-    /// See [`crate::Store::set_space`].
+    /// Implements [`crate::Store::set_space`].
     pub(super) fn set_header(
         &mut self,
         space: SpaceId,
@@ -314,7 +316,7 @@ impl RowMap {
         Ok(())
     }
 
-    /// See [`crate::Store::sweep_space`].
+    /// Implements [`crate::Store::sweep_space`].
     pub(super) fn sweep(
         &mut self,
         space: SpaceId,
@@ -341,8 +343,7 @@ impl RowMap {
     }
 }
 
-/// A counter after an addition. Additions never conflict with each other, so a late stamp is moved above the
-/// row's.
+/// Returns a counter after an addition. Additions never conflict, so a late stamp is raised above the row's.
 fn add(counter: Option<&Version>, amount: i64, stamp: Stamp) -> Version {
     let count = counter.and_then(|row| row.value.first_chunk()).map_or(0, |bytes| i64::from_le_bytes(*bytes));
     let least = counter.map_or(stamp, |row| Stamp::from_ticks(row.token.0.ticks() + 1));

@@ -1,4 +1,4 @@
-//! A store with one commit stuck in its queue, whose client can disconnect meanwhile.
+//! A store that keeps one commit in its queue, while the client of the commit may disconnect.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Drop for DropNotifier<'_> {
 }
 
 impl Queueing {
-    /// Queues the next commit to a partition that `picks` accepts.
+    /// Queues the next commit to a partition that `picks` selects.
     pub fn queue_next(&self, picks: PartitionFilter) {
         *self.0.picks.lock() = Some(picks);
     }

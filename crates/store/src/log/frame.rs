@@ -185,7 +185,7 @@ pub(crate) fn walk<'a>(
     }
 }
 
-/// Whether there is a valid frame at `from` or later.
+/// Returns whether there is a valid frame at `from` or later.
 fn has_valid_frame(segment: &[u8], identity: Identity, from: usize) -> bool {
     (from..segment.len().saturating_sub(FRAME_HEADER_BYTES - 1))
         .step_by(ALIGN)

@@ -368,13 +368,13 @@ fn full_or_broken(error: io::Error) -> AppendError {
     if is_full(&error) { AppendError::Full } else { AppendError::Broken(error) }
 }
 
-/// Whether an error means that the process or the machine has no free file descriptors or memory at the
-/// moment.
+/// Returns whether an error means that the process or the machine has no free file descriptors or memory at
+/// the moment.
 fn is_short(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
 }
 
-/// Whether an error means exactly that there is no space: on the device, in the quota, or within the
+/// Returns whether an error means exactly that there is no space: on the device, in the quota, or within the
 /// process's limit on file sizes.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG))
@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_segment_left_by_a_crash_does_no_harm() {
+    fn unnamed_segment_of_a_crash_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(NEXT), b"half a header").unwrap();
         let (mut log, _) = open(dir.path()).unwrap();

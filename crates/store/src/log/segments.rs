@@ -275,7 +275,7 @@ mod tests {
         names
     }
 
-    /// Whether bytes after the header of a segment were ever written.
+    /// Returns whether bytes after the header of a segment were ever written.
     fn is_filled(dir: &Path, segment: u64) -> bool {
         let file = File::open(path(dir, segment)).unwrap();
         seek(&file, SeekFrom::Data(2 * frame::HEADER_BYTES as u64)).is_ok()
@@ -341,9 +341,9 @@ mod tests {
         }
     }
 
-    /// Because of frames of different sizes, some prepared segments are too small, so the committer makes
-    /// them spares while the flusher prepares the next one. Segments are retired meanwhile, so both threads
-    /// take spares.
+    // Because of frames of different sizes, some prepared segments are too small, so the committer makes
+    // them spares while the flusher prepares the next one. Segments are retired meanwhile, so both threads
+    // take spares.
     #[test]
     fn segment_in_use_is_never_written_by_the_preparing_thread() {
         let dir = tempfile::tempdir().unwrap();

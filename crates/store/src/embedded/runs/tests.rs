@@ -162,7 +162,7 @@ fn run_is_found_only_by_snapshots_that_are_not_older() {
 }
 
 #[test]
-fn watch_does_not_keep_changed_runs_or_after_too_many_changes_or_if_it_began_late() {
+fn watch_drops_changed_runs_and_all_runs_after_overflow_or_late_start() {
     let runs = Runs::new(1 << 20);
     let run = || Arc::new(RunBuilder::default().finish());
     let watch = runs.watch(SPACE);

@@ -96,12 +96,12 @@ pub struct ReservedAccount {
 }
 
 impl ReservedAccount {
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The generation.
+    /// Returns the generation.
     pub fn generation(&self) -> u64 {
         self.generation
     }

@@ -1,4 +1,4 @@
-//! The headers that describe content, stored with it and served with it.
+//! The headers that describe content. They are stored and returned with the content.
 
 use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -23,7 +23,7 @@ pub struct ContentHeaders {
 }
 
 impl ContentHeaders {
-    /// The headers that a server sent with the source of a copy.
+    /// Returns the content headers in the reply to a read of a copy source.
     pub fn of_source(headers: &HeaderMap) -> Self {
         let text = |name: HeaderName| {
             let value = std::str::from_utf8(headers.get(name)?.as_bytes()).ok()?.trim();
@@ -52,7 +52,7 @@ impl ContentHeaders {
         }
     }
 
-    /// Adds them to a reply, except for the MD5 and empty values.
+    /// Adds the headers to a reply, except for the MD5 and empty values.
     pub fn write(&self, headers: &mut HeaderMap) {
         for (name, value) in [
             (CONTENT_TYPE, &self.content_type),

@@ -1,7 +1,7 @@
-//! What rows that refer to bytes have in common.
+//! Shared code for rows that refer to content.
 //!
-//! Blobs, files and copies stand on this crate; tables and queues have no content and do not depend on it.
-//! [`record`] frames values with content in them, [`sweep`] frees content that no row refers to any more.
+//! Blobs, files and copies use this crate. Tables and queues have no content and do not depend on it.
+//! [`record`] encodes values with content references, and [`sweep`] frees content that no row refers to.
 
 mod headers;
 pub mod record;

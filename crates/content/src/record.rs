@@ -1,8 +1,7 @@
-//! How the value of a row is framed that refers to content.
+//! The encoding of row values that refer to content.
 //!
-//! The format comes first, as in every [record](lazuli_service::record), then the fields and each content,
-//! each after its own length. Content is not copied when a row is read. All formats so far have these parts
-//! in the same places.
+//! A value begins with its format, like every [record](lazuli_service::record). The fields and each content
+//! follow, each after its length. Reading a row does not copy content. All formats so far have this layout.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -39,7 +38,7 @@ fn encode_parts(format: u8, head: &impl Serialize, contents: &[&Content]) -> Res
     Ok(value.into())
 }
 
-/// Writes a part after its own length.
+/// Writes the length of a part, then the part.
 fn put_part(
     value: &mut Vec<u8>,
     write: impl FnOnce(&mut Vec<u8>) -> Result<(), Refusal>,
@@ -60,7 +59,7 @@ pub fn decode_with<T: DeserializeOwned, const N: usize>(value: &Bytes) -> Result
     })
 }
 
-/// Decodes a record whose fields have changed, from its format or the one before, and `N` contents.
+/// Decodes a record whose fields have changed, from its format or the previous one, and `N` contents.
 pub fn decode_versioned_with<R: Versioned, const N: usize>(
     value: &Bytes,
 ) -> Result<(R, [Content; N]), Damage> {
@@ -73,7 +72,7 @@ fn decode_parts<T, const N: usize>(
 ) -> Result<(T, [Content; N]), Damage> {
     let format = *value.first().ok_or(Damage::Undecodable)?;
     let mut at = 1;
-    // A format that is not known may look different from here on.
+    // An unknown format may differ from here on.
     let head = take_part(value, &mut at).map(|head| &value[head]);
     let head = decode_head(format, head.unwrap_or_default())?;
     if at == 1 {
@@ -91,9 +90,9 @@ fn decode_parts<T, const N: usize>(
     }
 }
 
-/// Takes content out of the value of a row that was made by [`encode_with`], for an export. Returns the value
-/// with nothing in its place, and what was taken, each with its number among the parts after the head. Fails
-/// if one of `wanted` is not among them.
+/// Removes content from a row value made by [`encode_with`], for an export. Returns the value with empty
+/// parts instead, and the removed contents, each with its number among the parts after the head. Fails if one
+/// of `wanted` is missing.
 pub fn take_contents(value: &Bytes, wanted: &[Content]) -> Result<(Bytes, Vec<(u8, Content)>), Damage> {
     if wanted.is_empty() {
         return Ok((value.clone(), vec![]));
@@ -108,7 +107,7 @@ pub fn take_contents(value: &Bytes, wanted: &[Content]) -> Result<(Bytes, Vec<(u
     if taken.len() == wanted.len() { Ok((value, taken)) } else { Err(Damage::Undecodable) }
 }
 
-/// Puts content back that [`take_contents`] took, or a copy of it.
+/// Puts back content that [`take_contents`] removed, or copies of it.
 pub fn put_contents(value: &Bytes, contents: &[(u8, Content)]) -> Result<Bytes, Damage> {
     let mut found = 0;
     let value = replace_contents(value, |part, _| {
@@ -119,7 +118,7 @@ pub fn put_contents(value: &Bytes, contents: &[(u8, Content)]) -> Result<Bytes, 
     if found == contents.len() { Ok(value) } else { Err(Damage::Undecodable) }
 }
 
-/// Replaces content in a value where the caller has other content for it.
+/// Replaces the contents of a value for which the caller supplies others.
 fn replace_contents(
     value: &Bytes,
     mut other: impl FnMut(u8, Content) -> Option<Content>,
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn record_with_content_is_read_in_its_format_and_the_one_before() -> Result<(), Refusal> {
+    fn record_with_content_is_read_in_its_and_the_previous_format() -> Result<(), Refusal> {
         let content = Content::inline(Bytes::from_static(b"bytes"));
         let fields: Fields = (7, vec![("color".into(), "blue".into())]);
         let old = encode_with(&fields, &[&content])?;

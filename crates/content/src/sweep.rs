@@ -1,16 +1,15 @@
 //! Frees content that no row refers to.
 //!
-//! A sweep walks over all rows in small pages, each of which shows the state of its own moment. So nothing
-//! that is overwritten meanwhile is kept for the walk. Decision 0023 says why such a walk misses no content
-//! that lives:
+//! A sweep scans all rows in small pages. Each page has its own snapshot, so the scan retains no overwritten
+//! rows. Decision 0023 explains why such a scan misses no content in use:
 //!
-//! - A row says by its own key whether it refers to content. What the row's container is called, or whether
-//!   it has been deleted, does not matter: content lives until its row is removed.
-//! - Content that moves from a row that the walk has not reached to a row that it has passed is
-//!   [held](lazuli_extents::ContentHold) by the request that moves it.
+//! - The key of a row determines whether the row refers to content. The name of the row's container and its
+//!   deletion do not matter: content is in use until its row is removed.
+//! - A request that moves content from a row ahead of the scan to a row behind it
+//!   [holds](lazuli_extents::ContentHold) the content meanwhile.
 //!
-//! A sweep frees less, or nothing, when it cannot know what lives; the [ledger] remembers what it needs for
-//! that.
+//! A sweep frees less, or nothing, if it cannot determine which content is in use. The [ledger] keeps the
+//! state for this.
 
 mod ledger;
 
@@ -31,16 +30,16 @@ use xxhash_rust::xxh3::Xxh3;
 pub use ledger::LedgerError;
 use ledger::{Ledger, RowDigest};
 
-/// Rows in a page. A page is read without a pause.
+/// Number of rows in a page, which is read without a pause.
 const PAGE_ROWS: usize = 1024;
-/// The ledger is written at most this often, unless it says something new.
+/// Minimum interval between writes of a ledger without new information.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
-/// Returns the content that a row of one service refers to, and nothing for rows of other services. It must
-/// not depend on any other row.
+/// Returns the content that a row of one service refers to, and none for rows of other services. The result
+/// must not depend on other rows.
 pub type ContentReader = fn(SpaceId, &[u8], &Row) -> Result<Vec<Content>, Damage>;
 
-/// Why a sweep freed nothing.
+/// The reason why a sweep freed nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     /// The content could not be read or freed.
@@ -59,7 +58,7 @@ pub enum SweepError {
     #[error("the sweep ledger: {0}")]
     Ledger(#[from] LedgerError),
     /// A task was stopped.
-    #[error("the walk was stopped")]
+    #[error("the scan was stopped")]
     Stopped,
 }
 
@@ -68,14 +67,14 @@ pub struct ContentSweeper {
     store: Arc<dyn Store>,
     extents: Arc<dyn Extents>,
     readers: Arc<[ContentReader]>,
-    /// The file of the ledger, if it has to outlive the process.
+    /// The file of the ledger, if the rows outlive the process.
     ledger: Option<PathBuf>,
     page_rows: usize,
     progress: Progress,
-    state: Mutex<State>,
+    state: Mutex<SweepState>,
 }
 
-/// How far sweeps have come.
+/// The progress of sweeps.
 #[derive(Debug, Default)]
 pub struct Progress {
     running: AtomicBool,
@@ -85,31 +84,31 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns whether a sweep is under way.
+    /// Returns whether a sweep is running.
     pub fn is_running(&self) -> bool {
         self.running.load(Relaxed)
     }
 
-    /// Rows that the sweep under way, or else the last one, has walked over.
+    /// Returns the number of rows that the running or last sweep has scanned.
     pub fn rows(&self) -> u64 {
         self.rows.load(Relaxed)
     }
 
-    /// Sweeps that have ended and freed all that they could.
+    /// Returns the number of finished sweeps.
     pub fn ended(&self) -> u64 {
         self.ended.load(Relaxed)
     }
 
-    /// Bytes that sweeps have freed.
+    /// Returns the bytes that sweeps have freed.
     pub fn freed_bytes(&self) -> u64 {
         self.freed.load(Relaxed)
     }
 }
 
-/// A sweep is under way as long as this lives.
-struct Running<'a>(&'a Progress);
+/// Marks a sweep as running until dropped.
+struct RunningSweep<'a>(&'a Progress);
 
-impl<'a> Running<'a> {
+impl<'a> RunningSweep<'a> {
     fn begin(progress: &'a Progress) -> Self {
         progress.rows.store(0, Relaxed);
         progress.running.store(true, Relaxed);
@@ -117,22 +116,22 @@ impl<'a> Running<'a> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningSweep<'_> {
     fn drop(&mut self) {
         self.0.running.store(false, Relaxed);
     }
 }
 
 #[derive(Default)]
-struct State {
-    /// Read from its file when the first sweep begins.
+struct SweepState {
+    /// Read from its file by the first sweep.
     ledger: Option<Ledger>,
     saved: Option<Instant>,
     alarm: Option<String>,
 }
 
-/// The result of a walk.
-struct Walked {
+/// The result of a scan.
+struct ScanResult {
     rows: u64,
     /// Rows that no reader could decode.
     undecodable: Vec<RowDigest>,
@@ -140,7 +139,7 @@ struct Walked {
 }
 
 impl ContentSweeper {
-    /// A sweeper that keeps its ledger in a file.
+    /// Creates a sweeper that keeps its ledger in a file.
     pub fn new(
         store: Arc<dyn Store>,
         extents: Arc<dyn Extents>,
@@ -150,7 +149,7 @@ impl ContentSweeper {
         Self { ledger: Some(ledger), ..Self::without_ledger(store, extents, readers) }
     }
 
-    /// A sweeper of rows that do not outlive the process.
+    /// Creates a sweeper for rows that do not outlive the process.
     pub fn without_ledger(
         store: Arc<dyn Store>,
         extents: Arc<dyn Extents>,
@@ -166,28 +165,28 @@ impl ContentSweeper {
         Self { page_rows, ..self }
     }
 
-    /// Why sweeps free less than they should, or nothing; `None` if the last sweep was complete.
+    /// Returns why the last sweep did not free all garbage, or `None` if it did.
     pub fn alarm(&self) -> Option<String> {
         self.state.lock().alarm.clone()
     }
 
-    /// How far sweeps have come.
+    /// Returns the progress of sweeps.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Accepts that rows are missing: the next sweep counts anew, and frees what the missing rows referred
-    /// to.
+    /// Accepts that rows are missing. The next sweep counts the rows again and frees the content of the
+    /// missing ones.
     pub async fn accept_missing_rows(&self) -> Result<(), SweepError> {
         let mut ledger = self.ledger().await?;
         ledger.accept_missing_rows();
         self.save(ledger).await
     }
 
-    /// Walks over all rows, then frees the content that none of them refers to. Frees nothing if the future
-    /// is dropped before the walk has ended.
+    /// Scans all rows, then frees the content that none of them refers to. Frees nothing if the future is
+    /// dropped before the end of the scan.
     pub async fn sweep(&self, pace: Pace) -> Result<Freed, SweepError> {
-        let running = Running::begin(&self.progress);
+        let running = RunningSweep::begin(&self.progress);
         let swept = self.try_sweep(pace).await;
         drop(running);
         if let Ok(freed) = &swept {
@@ -203,50 +202,50 @@ impl ContentSweeper {
     async fn try_sweep(&self, pace: Pace) -> Result<Freed, SweepError> {
         let mut ledger = self.ledger().await?;
         let mut sweep = Sweep::begin(&self.extents, pace).await?;
-        // A client that disconnected has dropped its writer, but its commit may still be queued. From here on
-        // that commit is in the rows or never will be; later commits have writers that the sweep knows of.
+        // A disconnected client has dropped its writer, but its commit may still be queued. After this wait
+        // the commit has taken effect or never will. Later commits have writers that the sweep respects.
         self.store.settled().await?;
         let before = self.store.row_counts();
-        let walked = self.walk(&mut sweep, pace).await?;
+        let scanned = self.scan(&mut sweep, pace).await?;
         let after = self.store.row_counts();
         if let (Some(before), Some(after)) = (before, after) {
-            ledger.judge(before, after, walked.rows).map_err(SweepError::RowsMissing)?;
+            ledger.judge(before, after, scanned.rows).map_err(SweepError::RowsMissing)?;
         }
-        let kept = ledger.quarantine(&walked.undecodable, sweep.horizon());
+        let kept = ledger.quarantine(&scanned.undecodable, sweep.horizon());
         if let Some(below) = kept.below {
             sweep.keep_below(below);
         }
         let freed = sweep.finish().await?;
-        self.raise(incomplete(&walked, &freed));
+        self.raise(incomplete(&scanned, &freed));
         ledger.live_bytes = freed.live_bytes;
-        self.note(ledger, kept.is_new).await?;
+        self.keep_ledger(ledger, kept.is_new).await?;
         Ok(freed)
     }
 
-    /// Notes the content of all rows.
-    async fn walk(&self, sweep: &mut Sweep, pace: Pace) -> Result<Walked, SweepError> {
-        let mut walked = Walked { rows: 0, undecodable: vec![], example: None };
+    /// Marks the content of all rows.
+    async fn scan(&self, sweep: &mut Sweep, pace: Pace) -> Result<ScanResult, SweepError> {
+        let mut scanned = ScanResult { rows: 0, undecodable: vec![], example: None };
         let mut from = None;
         loop {
             let page = self.page(from).await?;
-            walked.rows += page.rows;
-            self.progress.rows.store(walked.rows, Relaxed);
+            scanned.rows += page.rows;
+            self.progress.rows.store(scanned.rows, Relaxed);
             for content in &page.contents {
                 sweep.mark(content).await?;
             }
-            walked.example =
-                walked.example.or_else(|| page.undecodable.first().map(|(_, text)| text.clone()));
-            let room = ledger::MAX_SUSPECTS + 1 - walked.undecodable.len();
-            walked.undecodable.extend(page.undecodable.iter().map(|(row, _)| *row).take(room));
+            scanned.example =
+                scanned.example.or_else(|| page.undecodable.first().map(|(_, text)| text.clone()));
+            let room = ledger::MAX_SUSPECTS + 1 - scanned.undecodable.len();
+            scanned.undecodable.extend(page.undecodable.iter().map(|(row, _)| *row).take(room));
             from = page.next;
             if from.is_none() {
-                return Ok(walked);
+                return Ok(scanned);
             }
             pace.rest().await;
         }
     }
 
-    /// Reads one page where blocking is allowed. The snapshot is released before the content is looked at.
+    /// Reads one page on a blocking thread. Releases the snapshot before the content is marked.
     async fn page(&self, from: Option<RowPosition>) -> Result<Page, SweepError> {
         let (store, readers, most) = (self.store.clone(), self.readers.clone(), self.page_rows as u64);
         let read = tokio::task::spawn_blocking(move || {
@@ -275,8 +274,8 @@ impl ContentSweeper {
         Ok(ledger)
     }
 
-    /// Keeps the ledger in memory, and in its file if that says something new or is old.
-    async fn note(&self, ledger: Ledger, is_new: bool) -> Result<(), SweepError> {
+    /// Keeps the ledger in memory. Also writes its file if the ledger has new information or the file is old.
+    async fn keep_ledger(&self, ledger: Ledger, is_new: bool) -> Result<(), SweepError> {
         let is_old = self.state.lock().saved.is_none_or(|saved| saved.elapsed() >= SAVE_EVERY);
         if is_new || is_old {
             return self.save(ledger).await;
@@ -309,10 +308,10 @@ impl ContentSweeper {
     }
 }
 
-/// Says why a finished sweep did not free all garbage. It names no objects, because `/readyz` needs no
+/// Returns why a finished sweep did not free all garbage. Names no objects, because `/readyz` needs no
 /// credentials.
-fn incomplete(walked: &Walked, freed: &Freed) -> Option<String> {
-    if let Some(example) = &walked.example {
+fn incomplete(scanned: &ScanResult, freed: &Freed) -> Option<String> {
+    if let Some(example) = &scanned.example {
         tracing::error!(example, "rows cannot be decoded");
         return Some("content older than a row that cannot be decoded is not freed".into());
     }
@@ -320,7 +319,7 @@ fn incomplete(walked: &Walked, freed: &Freed) -> Option<String> {
     (nodes > 0).then(|| format!("content older than {nodes} damaged map nodes is not freed"))
 }
 
-/// Rows that were read together.
+/// A page of rows.
 #[derive(Default)]
 struct Page {
     rows: u64,
@@ -360,7 +359,7 @@ fn digest(space: SpaceId, partition: &[u8], key: &[u8], token: Token) -> RowDige
     RowDigest(hash.digest128())
 }
 
-/// Rows that a walk must have found: those of before that were not removed while it went on.
+/// Returns the least number of rows that a scan must find: earlier rows not removed during the scan.
 fn least_rows(before: RowCounts, after: RowCounts, uncounted: i64) -> i64 {
     uncounted.saturating_add_unsigned(before.added).saturating_sub_unsigned(after.removed)
 }

@@ -1,4 +1,4 @@
-//! Sweeps of content: what stays, what goes, and when a sweep refuses.
+//! Sweeps of content: kept content, freed content, and refusals.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ use lazuli_store::{
 const BYTES: usize = 70_000;
 const SPACE: SpaceId = SpaceId(9);
 
-/// Takes every row but `broken` for content.
+/// Decodes every row except `broken` as content.
 fn every_row(_: SpaceId, _: &[u8], row: &Row) -> Result<Vec<Content>, Damage> {
     match &row.key[..] {
         b"broken" => Err(Damage::Undecodable),
@@ -85,7 +85,7 @@ impl Rig {
         put(&*self.store, Mutation::Delete(key.into())).await;
     }
 
-    /// The first byte of content, if the content is all there.
+    /// Returns the first byte of content, if the content is complete.
     async fn read(&self, content: &Content) -> Option<u8> {
         match read_all(&self.extents, content, 0..BYTES as u64, BYTES).await {
             Ok(bytes) => bytes.iter().all(|byte| *byte == bytes[0]).then_some(bytes[0]),
@@ -116,7 +116,7 @@ async fn sweep(sweeper: &ContentSweeper) -> Result<Freed, SweepError> {
 }
 
 #[tokio::test]
-async fn content_of_rows_stays_and_other_content_is_freed() {
+async fn unreferenced_content_is_freed_and_referenced_content_stays() {
     let rig = Rig::new().await;
     let kept = rig.put_new("kept", 1).await;
     let garbage = rig.upload(2).await;
@@ -126,12 +126,12 @@ async fn content_of_rows_stays_and_other_content_is_freed() {
 }
 
 #[tokio::test]
-async fn a_row_that_cannot_be_decoded_keeps_older_content_only_also_after_a_restart() {
+async fn undecodable_row_keeps_only_older_content_even_after_a_restart() {
     let mut rig = Rig::new().await;
     let mut sweeper = rig.sweeper();
     let older = rig.upload(1).await;
     put(&*rig.store, Mutation::Put("broken".into(), Bytes::new())).await;
-    // The sweep that sees the row first, and the next one, free nothing.
+    // The first sweep that sees the row, and the next one, free nothing.
     for _ in 0..2 {
         let unseen = rig.upload(2).await;
         sweep(&sweeper).await.unwrap();
@@ -147,7 +147,7 @@ async fn a_row_that_cannot_be_decoded_keeps_older_content_only_also_after_a_rest
         rig = rig.reopened().await;
         sweeper = rig.sweeper();
     }
-    // Another version of the row may refer to content of its time.
+    // A later version of the row may refer to content written before that version.
     let newer = rig.upload(4).await;
     put(&*rig.store, Mutation::Put("broken".into(), Bytes::from_static(b"again"))).await;
     sweep(&sweeper).await.unwrap();
@@ -167,7 +167,7 @@ async fn content_of_a_commit_whose_client_has_disconnected_is_not_freed() {
         let extent = rig.extents.append(&writer, vec![vec![round; BYTES].into()]).await.unwrap();
         rig.extents.sync().await.unwrap();
         let content = Content::extent(extent);
-        // Polled once and dropped: the commit is submitted, and on a fast machine decided.
+        // Poll the commit once and drop it: it is submitted, and on a fast machine already decided.
         tokio::select! {
             biased;
             () = put(&*rig.store, Mutation::Put("row".into(), encoded(&content))) => {}
@@ -179,7 +179,7 @@ async fn content_of_a_commit_whose_client_has_disconnected_is_not_freed() {
     }
 }
 
-/// Moves content between rows after each page of a walk, and holds it meanwhile or does not.
+/// Moves content between rows after each page of a scan, with or without holding it.
 struct Mover {
     extents: Arc<dyn Extents>,
     contents: Vec<Content>,
@@ -188,7 +188,7 @@ struct Mover {
     moves: AtomicUsize,
 }
 
-/// Rows that content moves between: more of them than there is content.
+/// Number of rows that content moves between: more than there are contents.
 const ROWS: usize = 12;
 
 impl Mover {
@@ -217,7 +217,7 @@ impl Interposer for Mover {
             if row_of(store, to).await.is_some() {
                 continue;
             }
-            // As the services do it: read, hold, write the new row, remove the old one.
+            // The steps of the services: read, hold, write the new row, remove the old one.
             let pin = self.extents.pin();
             let Some(row) = row_of(store, from).await else { continue };
             let content = Content::decode(row.value.clone()).unwrap();
@@ -231,7 +231,7 @@ impl Interposer for Mover {
     }
 }
 
-/// Sweeps while content moves. Whether all of it is still there.
+/// Sweeps while content moves. Returns whether all content still exists.
 async fn all_content_survives(holds: bool, seed: usize) -> bool {
     let rig = Rig::new().await;
     let mut contents = vec![];
@@ -264,11 +264,11 @@ async fn all_content_survives(holds: bool, seed: usize) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn content_that_moves_between_the_pages_of_a_walk_survives_if_the_mover_holds_it() {
+async fn content_moved_between_pages_of_a_sweep_survives_if_held() {
     for seed in 0..20 {
         assert!(all_content_survives(true, seed).await, "seed {seed}");
     }
-    // The test sees a mover that holds nothing.
+    // Moves without a hold must be detected, or the test proves nothing.
     let mut lost = 0;
     for seed in 0..8 {
         lost += usize::from(!all_content_survives(false, seed).await);
@@ -276,7 +276,7 @@ async fn content_that_moves_between_the_pages_of_a_walk_survives_if_the_mover_ho
     assert!(lost > 0, "moves without a hold must lose content");
 }
 
-/// Takes rows out of the tree of a closed store, as damage would.
+/// Removes rows from the tree of a closed store, like damage.
 fn lose_rows(dir: &Path, keys: impl Iterator<Item = &'static str>) {
     use lsm_tree::{AbstractTree, SequenceNumberCounter};
     let seqno = SequenceNumberCounter::default();
@@ -294,7 +294,7 @@ fn lose_rows(dir: &Path, keys: impl Iterator<Item = &'static str>) {
 }
 
 #[tokio::test]
-async fn a_sweep_refuses_to_free_while_rows_are_missing_that_no_commit_removed() {
+async fn sweep_frees_nothing_while_rows_are_missing_that_no_commit_removed() {
     let rig = Rig::new().await;
     let one = rig.put_new("one", 1).await;
     rig.put_new("two", 2).await;
@@ -317,7 +317,7 @@ async fn a_sweep_refuses_to_free_while_rows_are_missing_that_no_commit_removed()
         drop(sweeper);
         rig = rig.reopened().await;
     }
-    // New rows do not make up for lost ones.
+    // New rows do not compensate for lost ones.
     for key in ["a", "b", "c"] {
         rig.put_new(key, 4).await;
     }
@@ -329,7 +329,7 @@ async fn a_sweep_refuses_to_free_while_rows_are_missing_that_no_commit_removed()
 }
 
 #[tokio::test]
-async fn a_row_of_any_service_that_is_lost_stops_freeing() {
+async fn lost_row_of_any_service_stops_freeing() {
     let rig = Rig::new().await;
     put(&*rig.store, Mutation::Put("plain".into(), Bytes::from_static(b"no content"))).await;
     let store = rig.store.clone();
@@ -338,11 +338,11 @@ async fn a_row_of_any_service_that_is_lost_stops_freeing() {
     tokio::task::spawn_blocking(move || store.close()).await.unwrap();
     lose_rows(dir.path(), ["plain"].into_iter());
     let rig = Rig::open(dir);
-    assert!(matches!(sweep(&rig.sweeper()).await, Err(SweepError::RowsMissing(_))), "without any ledger");
+    assert!(matches!(sweep(&rig.sweeper()).await, Err(SweepError::RowsMissing(_))), "even without a ledger");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deletes_in_bulk_do_not_make_a_sweep_refuse_whatever_else_goes_on() {
+async fn bulk_deletes_during_other_changes_do_not_stop_sweeps() {
     let mut rig = Rig::new().await;
     for round in 0..6u8 {
         let keys: Vec<_> = (0..50).map(|n| format!("k{n:03}")).collect();
@@ -351,7 +351,7 @@ async fn deletes_in_bulk_do_not_make_a_sweep_refuse_whatever_else_goes_on() {
         }
         let content = rig.put_new("large", round).await;
         sweep(&rig.sweeper()).await.unwrap();
-        // Rows are added and removed while sweeps walk.
+        // Add and remove rows during the sweeps.
         let stop = Arc::new(AtomicBool::new(false));
         let changing = tokio::spawn({
             let (store, stop) = (rig.store.clone(), stop.clone());

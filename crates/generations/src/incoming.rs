@@ -38,12 +38,12 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// The space to fill.
+    /// Returns the space to fill.
     pub fn space(&self) -> SpaceId {
         self.space
     }
 
-    /// The epoch of the space, which commits into it must name.
+    /// Returns the epoch of the space, which commits into the space must name.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

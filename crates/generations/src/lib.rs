@@ -1,4 +1,4 @@
-//! Generations: what containers, tables, queues and shares have in common.
+//! Generations: shared code for containers, tables, queues and shares.
 //!
 //! Each resource is a row that names a space, and the space holds the resource's data. The rows lie in the
 //! directory, one partition for each name. A delete moves the row to another key and closes the space, so its
@@ -62,7 +62,7 @@ pub trait Generation: Clone + Serialize + DeserializeOwned + Send + Sync + 'stat
     /// The refusal of a request that needs a free name.
     const ALREADY_EXISTS: ErrorCode;
 
-    /// The space that holds the resource's data.
+    /// Returns the space with the resource's data.
     fn space(&self) -> SpaceId;
 
     /// Encodes the record as the value of a row.
@@ -75,7 +75,7 @@ pub trait Generation: Clone + Serialize + DeserializeOwned + Send + Sync + 'stat
         record::decode(value)
     }
 
-    /// Until when a deleted generation can be restored.
+    /// Returns the time until which a deleted generation can be restored.
     fn kept_until(&self) -> Option<Timestamp> {
         None
     }
@@ -258,7 +258,7 @@ impl<G: Generation> Generations<G> {
         self.remove_with_reads(account, name, Reads::default(), rule).await
     }
 
-    /// Like [`Generations::remove`], with a rule that also sees other rows of the partition.
+    /// Deletes like [`Generations::remove`], with a rule that also gets other rows of the partition.
     pub async fn remove_with_reads(
         &self,
         account: Arc<Account>,

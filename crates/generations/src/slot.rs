@@ -30,12 +30,12 @@ impl Rename {
         Self { source: source.key.to_vec(), target: target.key.to_vec(), value: value.to_vec() }
     }
 
-    /// The partition of the old name.
+    /// Returns the partition of the old name.
     pub(crate) fn source(&self) -> Partition {
         Partition::new(SpaceId::ROOT, self.source.clone())
     }
 
-    /// The partition of the new name.
+    /// Returns the partition of the new name.
     pub(crate) fn target(&self) -> Partition {
         Partition::new(SpaceId::ROOT, self.target.clone())
     }

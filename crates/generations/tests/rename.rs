@@ -1,5 +1,5 @@
-//! Renames that are interrupted at every step, and renames in races. At any time exactly one of the two names
-//! has the space, and the space is open.
+//! Renames interrupted at every step, and concurrent renames. At any time exactly one of the two names has
+//! the space, and the space is open.
 
 #![allow(clippy::unwrap_used)]
 
@@ -118,7 +118,7 @@ impl World {
         listed
     }
 
-    /// Keys of all rows about things.
+    /// Returns the keys of all rows of things.
     fn rows(&self) -> Vec<Bytes> {
         let mut rows = vec![];
         let walk = self.store.for_each_row(|_, partition, row| {
@@ -159,7 +159,7 @@ async fn rename_moves_the_thing_and_its_space_to_the_new_name() {
     assert_eq!(world.rename(things, "a", "b").await, Err(ErrorCode::ContainerNotFound));
     world.create("a").await;
     assert_eq!(world.rename(things, "a", "b").await, Err(ErrorCode::ContainerAlreadyExists));
-    assert_eq!(world.rows(), ["current", "current"], "nothing is left of the renames");
+    assert_eq!(world.rows(), ["current", "current"], "the renames left no rows");
     assert!(world.is_open(thing.space).await);
     let refused =
         things.rename(world.account.clone(), "a", "c", |_, _| Err(ErrorCode::LeaseIdMissing.into()));
@@ -312,7 +312,7 @@ async fn concurrent_renames_creates_and_deletes_never_give_one_space_two_names()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writers_into_a_space_do_not_notice_a_rename() {
+async fn rename_does_not_disturb_writers_into_its_space() {
     let world = Arc::new(World::new().await);
     let thing = world.create("a").await;
     let gate = Arc::new(Gate::default());
@@ -383,7 +383,7 @@ async fn create_that_loses_a_race_leaves_its_space_as_garbage_for_the_sweep() {
 }
 
 #[tokio::test]
-async fn create_names_its_space_even_if_the_caller_has_gone() {
+async fn create_names_its_space_even_if_the_caller_is_dropped() {
     let world = World::new().await;
     let opening = Opening::default();
     let things = world.over(Arc::new(Interposed::new(world.store.clone(), opening.clone()))).await;

@@ -1,4 +1,4 @@
-//! Work that must not stop halfway if its client disconnects.
+//! Work that must run to its end if its client disconnects.
 
 use lazuli_protocol::{ErrorCode, Refusal};
 use tracing::Instrument;

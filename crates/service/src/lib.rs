@@ -3,7 +3,7 @@
 //! The four services, `account`, `generations` and `copy` depend on this crate. It depends on the store and
 //! the protocol, but on no service. Code for rows that refer to bytes is in `lazuli-content`.
 //!
-//! [`Rows`] runs transactions, [`SpaceScan`] walks over a space, [`record`] frames the values of rows and
+//! [`Rows`] runs transactions, [`SpaceScan`] scans a space, [`record`] encodes the values of rows and
 //! [`reply`] writes headers. [`run_to_completion`] continues work after its client has disconnected.
 
 mod deleted;

@@ -1,8 +1,8 @@
-//! How the value of a row is framed: a byte that names its format, then the fields in order (postcard), so a
-//! new field is a new format.
+//! The encoding of row values: a byte for the format, then the fields in order (postcard). So a new field
+//! makes a new format.
 //!
-//! A record whose fields change becomes a [`Versioned`] one: it is written in its new format and read in the
-//! one before, too. Decision 0021 has the rules.
+//! A record whose fields change becomes [`Versioned`]: written in its new format, and read in that and the
+//! previous one. Decision 0021 has the rules.
 
 use std::marker::PhantomData;
 
@@ -18,9 +18,9 @@ pub const NEWEST: u8 = 2;
 
 /// A record whose fields have changed.
 pub trait Versioned: Serialize + DeserializeOwned {
-    /// The format that is written: 2 or more.
+    /// The format in which the record is written: 2 or more.
     const FORMAT: u8;
-    /// The record as it is in the format before, which is still read.
+    /// The record in the previous format, which can still be read.
     type Previous: DeserializeOwned + Into<Self>;
 }
 
@@ -75,7 +75,7 @@ pub fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, Damage> {
     decode_seed(PhantomData, value)
 }
 
-/// Decodes a record whose fields have changed, from its format or the one before.
+/// Decodes a record whose fields have changed, from its format or the previous one.
 pub fn decode_versioned<R: Versioned>(value: &[u8]) -> Result<R, Damage> {
     let (format, fields) = value.split_first().ok_or(Damage::Undecodable)?;
     decode_format(*format, fields)
@@ -93,7 +93,7 @@ pub fn decode_format<R: Versioned>(format: u8, fields: &[u8]) -> Result<R, Damag
     }
 }
 
-/// Decodes what `seed` takes out of a record, without building the rest.
+/// Decodes the part of a record that `seed` selects, without building the rest.
 pub fn decode_seed<'a, S: DeserializeSeed<'a>>(seed: S, value: &'a [u8]) -> Result<S::Value, Damage> {
     match value {
         [FORMAT, fields @ ..] => decode_fields(seed, fields),
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_damaged_record_is_read() -> Result<(), Refusal> {
+    fn damaged_records_are_refused() -> Result<(), Refusal> {
         let record = ("name".to_owned(), 7u64);
         let value = encode(&record)?;
         assert_eq!(decode(&value), Ok(record));
@@ -130,7 +130,7 @@ mod tests {
     /// A queue as version 0.1.0 wrote it: a row of the data directory in `crates/lazuli/tests/fixtures`.
     const QUEUE: &[u8] = b"\x01\xa6\xa1\x9b\x8e\xaa\xa5\xd1\xef\x08\x02\x05color\x04blue\x04size\x0242\x00";
 
-    /// The fields that it has.
+    /// The fields of format 1.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Queue {
         space: u64,
@@ -138,7 +138,7 @@ mod tests {
         policies: Vec<()>,
     }
 
-    /// A later record with one field more.
+    /// A later record with one more field.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct LimitedQueue {
         queue: Queue,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_the_format_before_is_read_and_one_that_is_neither_is_not() -> Result<(), Refusal> {
+    fn only_records_of_the_current_and_previous_format_are_read() -> Result<(), Refusal> {
         let old: LimitedQueue = decode_versioned(QUEUE)?;
         assert_eq!(old.limit, None);
         assert_eq!(
@@ -171,13 +171,13 @@ mod tests {
         assert_eq!(
             decode::<Queue>(&value),
             Err(Damage::Format(2)),
-            "an older program says that it does not know it"
+            "an older program reports the unknown format"
         );
         for format in [0, 3, 255] {
             let other = [&[format], &value[1..]].concat();
             assert_eq!(decode_versioned::<LimitedQueue>(&other), Err(Damage::Format(format)));
         }
-        // What is a format 1 by its first byte has no field more.
+        // A value with the first byte of format 1 must not have the additional field.
         let mixed = [&[1], &value[1..]].concat();
         assert_eq!(decode_versioned::<LimitedQueue>(&mixed), Err(Damage::Undecodable));
         Ok(())

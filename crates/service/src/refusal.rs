@@ -1,12 +1,12 @@
 //! Maps errors of the store to refusals.
 //!
-//! An error that may pass becomes 503, so that clients retry; a defect or damage becomes 500 and is logged.
+//! A transient error becomes 503, so that clients retry. A defect or damage becomes 500 and is logged.
 
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{CommitError, ReadError, TransactError};
 
-/// Returns the refusal of a failed transaction. `gone` is the refusal if the space was closed or replaced:
-/// only the service knows what the space stands for.
+/// Returns the refusal of a failed transaction. `gone` is the refusal if the space was closed or replaced,
+/// which depends on the service.
 pub fn transaction_refusal(error: TransactError<Refusal>, gone: impl FnOnce() -> Refusal) -> Refusal {
     match error {
         TransactError::Refused(refusal) => refusal,
@@ -25,7 +25,7 @@ pub fn commit_refusal(error: CommitError) -> Refusal {
         CommitError::Busy | CommitError::Conflict | CommitError::Expired | CommitError::Gone => {
             Refusal::new(ErrorCode::ServerBusy)
         }
-        // The protocol has no error for it. Clients retry later, which succeeds once there is space again.
+        // The protocol has no error for a full disk. Clients retry, which succeeds once space is free.
         CommitError::Full => {
             Refusal::new(ErrorCode::ServerBusy).message("There is no space left on the server.")
         }

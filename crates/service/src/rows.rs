@@ -12,7 +12,7 @@ use lazuli_store::{
 
 use crate::{read_refusal, transaction_refusal};
 
-/// The rows of one service. Clones share the queues of transactions that wait for each other.
+/// The rows of one service. Clones share the queues of conflicting transactions.
 #[derive(Clone)]
 pub struct Rows {
     store: Arc<dyn Store>,
@@ -21,23 +21,23 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Rows in a store. `gone` is the answer to a request whose space has been closed.
+    /// Returns the rows of a service in a store. `gone` is the error code for a closed space.
     pub fn new(store: Arc<dyn Store>, gone: ErrorCode) -> Self {
         Self { store, gate: Arc::default(), gone }
     }
 
-    /// Returns the same rows for transactions that wait for no others.
+    /// Returns the same rows for transactions that do not queue.
     #[must_use]
     pub fn without_queue(&self) -> Self {
         Self { store: self.store.clone(), gate: Arc::new(self.gate.with_separate_queues()), gone: self.gone }
     }
 
-    /// Number of attempts of transactions that had to be repeated.
+    /// Returns the number of repeated attempts of transactions.
     pub fn retries(&self) -> u64 {
         self.gate.retries()
     }
 
-    /// Number of transactions that wait for others.
+    /// Returns the number of queued transactions.
     pub fn waiting(&self) -> usize {
         self.gate.waiting()
     }
@@ -52,7 +52,8 @@ impl Rows {
         self.transact_announced(partition, reads, rule, || ready(Ok(()))).await
     }
 
-    /// Like [`Rows::transact`], but awaits `announce` before every commit, see [`transact_announced`].
+    /// Runs a rule like [`Rows::transact`], but awaits `announce` before every commit, see
+    /// [`transact_announced`].
     pub async fn transact_announced<T, F: Future<Output = Result<(), Refusal>>>(
         &self,
         partition: &Partition,
@@ -74,7 +75,7 @@ impl Rows {
         transaction_refusal(error.widen(), || self.gone.into())
     }
 
-    /// The intents of a home partition.
+    /// Returns the intents of a home partition.
     pub fn intents<'a, P>(&'a self, home: &'a Partition, planner: &'a P) -> Intents<'a, P> {
         Intents { store: &*self.store, gate: &self.gate, home, planner }
     }

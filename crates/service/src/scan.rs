@@ -1,4 +1,4 @@
-//! Walks over the rows of a space, a page at a time.
+//! Scans the rows of a space in pages.
 
 use bytes::Bytes;
 use lazuli_concurrency::Pace;
@@ -7,22 +7,22 @@ use lazuli_store::{Row, SpaceId, Store, Which, prefix_range};
 
 use crate::read_refusal;
 
-/// A walk over the rows of the partitions whose keys begin with a prefix, in order. Each page shows the state
-/// of its own moment, so nothing is kept for the walk, and it may be dropped at any point.
+/// A scan of the rows of all partitions whose keys begin with a prefix, in order. Each page has its own
+/// snapshot, so the scan retains no overwritten rows, and may be dropped at any point.
 pub struct SpaceScan<'a> {
     store: &'a dyn Store,
     space: SpaceId,
     which: Which,
     page_rows: usize,
     pace: Option<Pace>,
-    /// Where the next page begins; `None` after the last page.
+    /// Start of the next page; `None` after the last page.
     next: Option<(Bytes, Bytes)>,
     end: (Bytes, Bytes),
     is_first: bool,
 }
 
 impl<'a> SpaceScan<'a> {
-    /// A walk that has not read anything yet.
+    /// Creates a scan.
     pub fn new(store: &'a dyn Store, space: SpaceId, prefix: &[u8], which: Which, page_rows: usize) -> Self {
         let all = prefix_range(prefix);
         let (next, end) = (Some((all.start, Bytes::new())), (all.end, Bytes::new()));
@@ -35,7 +35,7 @@ impl<'a> SpaceScan<'a> {
         Self { pace: Some(pace), ..self }
     }
 
-    /// Reads the next page of rows, each with the key of its partition. `None` after the last page.
+    /// Reads the next page of rows, each with the key of its partition. Returns `None` after the last page.
     pub async fn next(&mut self) -> Result<Option<Vec<(Bytes, Row)>>, Refusal> {
         let Some(from) = self.next.clone() else { return Ok(None) };
         if let Some(pace) = self.pace.filter(|_| !self.is_first) {

@@ -1,4 +1,4 @@
-//! Transactions and walks over the rows of one service.
+//! Transactions and scans of the rows of one service.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +27,7 @@ async fn put(rows: &Rows, partition: &Partition, key: &'static str) -> Result<()
 }
 
 #[tokio::test]
-async fn a_scan_reads_all_rows_below_its_prefix_page_by_page() {
+async fn scan_reads_all_rows_below_its_prefix_in_pages() {
     let dir = tempfile::tempdir().unwrap();
     let (store, rows) = open(&dir).await;
     for partition in ["a", "b1", "b2", "c"] {
@@ -50,7 +50,7 @@ async fn a_scan_reads_all_rows_below_its_prefix_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_closed_space_is_refused_with_the_code_of_the_service() {
+async fn closed_space_is_refused_with_the_error_code_of_the_service() {
     let dir = tempfile::tempdir().unwrap();
     let (store, rows) = open(&dir).await;
     let partition = Partition::new(SPACE, "p");

@@ -64,7 +64,7 @@ impl Engine {
         Self::open(Arc::new(tempfile::tempdir().unwrap()), clock)
     }
 
-    /// Returns the engine as a process sees it that has just opened the rows.
+    /// Returns an engine for a new process that has just opened the rows.
     fn with_rows(rows: Arc<InMemoryStore>, extents: Arc<dyn Extents>, clock: Arc<ManualClock>) -> Self {
         let process = Arc::new(Interposed::new(rows.clone(), Process::default()));
         let store = process.clone() as Arc<dyn Store>;
@@ -79,7 +79,7 @@ impl Engine {
         Self { store: store.clone(), extents, clock, backing: Backing::Files { directory, store } }
     }
 
-    /// Returns the engine as the next process finds it after this one has ended. Tasks left over from this
+    /// Ends the simulated process and returns the engine for the next one. Remaining tasks of the ended
     /// process can no longer commit.
     pub async fn reopen(self) -> Self {
         let Self { extents, clock, backing, store } = self;
@@ -103,7 +103,7 @@ impl Engine {
     /// If the engine is in memory.
     pub fn directory(&self) -> &Path {
         match &self.backing {
-            Backing::Memory { .. } => panic!("a test that looks at files needs Engine::embedded"),
+            Backing::Memory { .. } => panic!("a test that reads files needs Engine::embedded"),
             Backing::Files { directory, .. } => directory.path(),
         }
     }
@@ -158,9 +158,9 @@ impl Interposer for Process {
     }
 }
 
-/// Walks over all rows of a store.
+/// Scans all rows of a store.
 pub trait AllRows {
-    /// Hands every row of every space to `visit`, in order of space, partition and key.
+    /// Passes every row of every space to `visit`, in order of space, partition and key.
     fn for_each_row(
         &self,
         visit: impl FnMut(SpaceId, &Bytes, &Row) -> Result<(), ReadError> + Send,

@@ -156,7 +156,7 @@ pub async fn start<S: Service + Clone + 'static>(
     start_with(kind, build, Limits::default()).await
 }
 
-/// Like [`start`], but with other limits.
+/// Starts a server like [`start`], with other limits.
 pub async fn start_with<S: Service + Clone + 'static>(
     kind: ServiceKind,
     build: impl Fn(Parts) -> S + Send + Sync + 'static,
@@ -166,7 +166,8 @@ pub async fn start_with<S: Service + Clone + 'static>(
     open(kind, Arc::new(build), Engine::new(clock.clone()), clock, limits).await
 }
 
-/// Like [`start_with`], but always on the embedded engine: for tests of its memory and of its caches.
+/// Starts a server like [`start_with`], but always on the embedded engine, for tests of its memory and
+/// caches.
 pub async fn start_embedded<S: Service + Clone + 'static>(
     kind: ServiceKind,
     build: impl Fn(Parts) -> S + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! The log entries of a test, to check what they name.
+//! Captures the log entries of a test.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,17 +1,17 @@
-//! What sweeps remember: a small file next to the rows, so that it does not share their fate.
+//! The state that sweeps keep: a small file separate from the rows, so that damage to rows does not affect
+//! it.
 //!
 //! ```text
 //! format:u8  fields (postcard)  xxh3-64 of all before
 //! ```
 //!
-//! **Missing rows.** The store counts the rows that it adds and removes, durably with the commits that do. A
-//! walk that finds fewer rows than the counts allow proves that rows were lost behind the store's back. Their
-//! content must not be freed. The counts are rows themselves and may be lost with others, so the ledger
-//! remembers how far they had come.
+//! **Missing rows.** The store counts the rows that it adds and removes, durably and with the same commits. A
+//! scan that finds fewer rows than the counts imply proves that rows were lost to damage. Their content must
+//! not be freed. The counts are rows too and may be lost with others, so the ledger keeps the last counts.
 //!
-//! **Rows that cannot be decoded.** Such a row may refer to any content that was written before the row was.
-//! It cannot refer to content that was appended after a sweep had seen it. So a sweep keeps all content below
-//! the horizon of the first sweep that began after one had seen that version of the row.
+//! **Rows that cannot be decoded.** Such a row may refer to any content written before the row. It cannot
+//! refer to content appended after a sweep has seen the row. So sweeps keep all content below the horizon of
+//! the first sweep that began after another had seen that version of the row.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -25,9 +25,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::least_rows;
 
-/// Undecodable rows that are remembered. With more of them nothing is freed.
+/// Maximum number of undecodable rows in the ledger. With more of them, sweeps free nothing.
 pub(super) const MAX_SUSPECTS: usize = 1024;
-/// More than any ledger has.
+/// Maximum size of a ledger, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Identifies one version of one row.
@@ -41,19 +41,19 @@ pub enum LedgerError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The fields cannot be encoded.
-    #[error("it cannot be encoded")]
+    #[error("the ledger cannot be encoded")]
     Encode,
 }
 
-/// The state that sweeps keep from one to the next.
+/// The state that is kept between sweeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ledger {
     added: u64,
     removed: u64,
-    /// Rows that the counts do not know of: those of an earlier version, less those whose loss was accepted.
-    /// Never more than there are.
+    /// Rows that the counts do not include: those of an earlier version, less accepted losses. Never more
+    /// than exist.
     uncounted: Option<i64>,
-    /// Missing rows were accepted: the next walk says how many there are.
+    /// Missing rows were accepted, so the next scan determines the number of rows.
     relearn: bool,
     /// Bytes of live content that the last sweep found.
     pub(super) live_bytes: u64,
@@ -64,22 +64,23 @@ pub(super) struct Ledger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Suspect {
     row: RowDigest,
-    /// The row refers to no content from this id on. `None` until a sweep has begun after the sweep that
-    /// found the row.
+    /// The row refers to no content at or above this id. `None` until another sweep has begun after the one
+    /// that found the row.
     kept_below: Option<u64>,
 }
 
-/// The content that undecodable rows keep.
+/// The content that undecodable rows keep from being freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct QuarantinedContent {
     pub(super) below: Option<ExtentId>,
     /// Whether the ledger has changed.
     pub(super) is_new: bool,
 }
 
 impl Ledger {
-    /// Compares a walk with the counts before and after it. The error says what is missing.
-    pub(super) fn judge(&mut self, before: RowCounts, after: RowCounts, walked: u64) -> Result<(), String> {
+    /// Compares the rows that a scan found with the counts before and after it. The error describes the
+    /// missing rows.
+    pub(super) fn judge(&mut self, before: RowCounts, after: RowCounts, scanned: u64) -> Result<(), String> {
         if before.added < self.added || before.removed < self.removed {
             return Err(format!(
                 "the store has counted {} rows added and {} removed, and an earlier sweep saw {} and {}",
@@ -88,15 +89,15 @@ impl Ledger {
         }
         let known = self.uncounted.or_else(|| before.complete.then_some(0)).filter(|_| !self.relearn);
         let uncounted = known.unwrap_or_else(|| {
-            // The least that there can have been: every row added while the walk went on may have been seen.
-            let least = i128::from(walked) - i128::from(after.added) + i128::from(before.removed);
+            // The least possible number before the scan: it may have seen every row added during the scan.
+            let least = i128::from(scanned) - i128::from(after.added) + i128::from(before.removed);
             i64::try_from(least).unwrap_or(0)
         });
         let least = least_rows(before, after, uncounted);
-        if i64::try_from(walked).is_ok_and(|walked| walked < least) {
+        if i64::try_from(scanned).is_ok_and(|scanned| scanned < least) {
             return Err(format!(
-                "{} rows are missing: there must be {least}, and {walked} were found",
-                least - walked as i64
+                "{} rows are missing: at least {least} must exist, but {scanned} were found",
+                least - scanned as i64
             ));
         }
         (self.added, self.removed, self.uncounted) = (after.added, after.removed, Some(uncounted));
@@ -104,13 +105,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Forgets what there must be. The next walk says what there is.
+    /// Forgets the expected number of rows. The next scan determines it.
     pub(super) fn accept_missing_rows(&mut self) {
         (self.added, self.removed, self.relearn) = (0, 0, true);
     }
 
-    /// Notes the rows that cannot be decoded, as a sweep with that horizon has found them.
-    pub(super) fn quarantine(&mut self, rows: &[RowDigest], horizon: ExtentId) -> Kept {
+    /// Records the undecodable rows that a sweep with that horizon has found.
+    pub(super) fn quarantine(&mut self, rows: &[RowDigest], horizon: ExtentId) -> QuarantinedContent {
         let suspects: Vec<_> = rows
             .iter()
             .take(MAX_SUSPECTS)
@@ -128,10 +129,10 @@ impl Ledger {
         };
         let is_new = suspects != self.suspects;
         self.suspects = suspects;
-        Kept { below, is_new }
+        QuarantinedContent { below, is_new }
     }
 
-    /// Reads a ledger. One that is missing or damaged remembers nothing.
+    /// Reads a ledger. Returns an empty one if the file is missing or damaged.
     pub(super) fn read(path: &Path) -> Result<Self, LedgerError> {
         let bytes = match fs::metadata(path) {
             Ok(metadata) if metadata.len() <= MAX_BYTES => fs::read(path)?,
@@ -143,7 +144,7 @@ impl Ledger {
             (xxh3_64(body) == u64::from_le_bytes(*sum)).then(|| record::decode(body).ok()).flatten()
         });
         Ok(ledger.unwrap_or_else(|| {
-            tracing::error!(path = %path.display(), "the sweep ledger is damaged; sweeps begin a new one");
+            tracing::error!(path = %path.display(), "the sweep ledger is damaged; starting a new one");
             Self::default()
         }))
     }
@@ -173,18 +174,18 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_finds_fewer_rows_than_were_added_and_not_removed_is_refused() {
-        let missing = |before, after, walked| Ledger::default().judge(before, after, walked).is_err();
+    fn scan_with_fewer_rows_than_the_counts_is_refused() {
+        let missing = |before, after, scanned| Ledger::default().judge(before, after, scanned).is_err();
         let idle = counts(100, 40, true);
         assert!(!missing(idle, idle, 60) && missing(idle, idle, 59) && missing(idle, idle, 0));
-        // Rows that are removed during the walk may have been seen or not.
+        // The scan may or may not have seen rows that were removed during it.
         assert!(!missing(idle, counts(100, 50, true), 50) && missing(idle, counts(100, 50, true), 49));
-        assert!(!missing(idle, counts(130, 40, true), 60), "rows added during the walk may be behind it");
+        assert!(!missing(idle, counts(130, 40, true), 60), "the scan may miss rows added during it");
         assert!(!missing(idle, counts(130, 40, true), 90));
     }
 
     #[test]
-    fn counts_that_go_back_are_refused() {
+    fn decreasing_counts_are_refused() {
         let mut ledger = Ledger::default();
         ledger.judge(counts(100, 40, true), counts(100, 40, true), 60).unwrap();
         assert!(ledger.judge(counts(99, 40, true), counts(99, 40, true), 59).is_err());
@@ -193,9 +194,9 @@ mod tests {
     }
 
     #[test]
-    fn rows_from_before_the_counts_are_learned_by_the_first_walk_and_then_guarded() {
+    fn uncounted_rows_are_learned_by_the_first_scan_and_then_guarded() {
         let mut ledger = Ledger::default();
-        // 1000 rows of an earlier version, 10 added since, 20 more while the walk went on, of which it has
+        // 1000 rows of an earlier version, 10 added since, and 20 added during the scan, of which it has
         // seen 5.
         ledger.judge(counts(10, 0, false), counts(30, 0, false), 1015).unwrap();
         assert!(ledger.judge(counts(30, 0, false), counts(30, 0, false), 1030).is_ok());
@@ -204,37 +205,58 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_was_accepted_is_not_reported_again() {
+    fn accepted_loss_is_not_reported_again() {
         let mut ledger = Ledger::default();
         ledger.judge(counts(100, 0, true), counts(100, 0, true), 100).unwrap();
         assert!(ledger.judge(counts(100, 0, true), counts(100, 0, true), 50).is_err());
         ledger.accept_missing_rows();
         assert!(ledger.judge(counts(100, 0, true), counts(100, 0, true), 50).is_ok());
         assert!(ledger.judge(counts(100, 0, true), counts(100, 0, true), 50).is_ok());
-        assert!(ledger.judge(counts(100, 0, true), counts(100, 0, true), 49).is_err(), "the next loss is");
+        assert!(
+            ledger.judge(counts(100, 0, true), counts(100, 0, true), 49).is_err(),
+            "the next loss is reported"
+        );
     }
 
     #[test]
-    fn an_undecodable_row_keeps_what_is_older_than_the_sweep_after_the_one_that_saw_it() {
+    fn undecodable_row_keeps_content_older_than_the_sweep_after_its_discovery() {
         let id = ExtentId::from_raw;
         let (one, two) = (RowDigest(1), RowDigest(2));
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.quarantine(&[], id(10)), Kept { below: None, is_new: false });
-        assert_eq!(ledger.quarantine(&[one], id(20)), Kept { below: Some(id(20)), is_new: true });
-        assert_eq!(ledger.quarantine(&[one], id(30)), Kept { below: Some(id(30)), is_new: true });
-        assert_eq!(ledger.quarantine(&[one], id(40)), Kept { below: Some(id(30)), is_new: false });
-        assert_eq!(ledger.quarantine(&[two, one], id(50)), Kept { below: Some(id(50)), is_new: true });
-        assert_eq!(ledger.quarantine(&[two, one], id(60)), Kept { below: Some(id(60)), is_new: true });
-        assert_eq!(ledger.quarantine(&[one], id(70)), Kept { below: Some(id(30)), is_new: true });
-        assert_eq!(ledger.quarantine(&[], id(80)), Kept { below: None, is_new: true });
+        assert_eq!(ledger.quarantine(&[], id(10)), QuarantinedContent { below: None, is_new: false });
+        assert_eq!(
+            ledger.quarantine(&[one], id(20)),
+            QuarantinedContent { below: Some(id(20)), is_new: true }
+        );
+        assert_eq!(
+            ledger.quarantine(&[one], id(30)),
+            QuarantinedContent { below: Some(id(30)), is_new: true }
+        );
+        assert_eq!(
+            ledger.quarantine(&[one], id(40)),
+            QuarantinedContent { below: Some(id(30)), is_new: false }
+        );
+        assert_eq!(
+            ledger.quarantine(&[two, one], id(50)),
+            QuarantinedContent { below: Some(id(50)), is_new: true }
+        );
+        assert_eq!(
+            ledger.quarantine(&[two, one], id(60)),
+            QuarantinedContent { below: Some(id(60)), is_new: true }
+        );
+        assert_eq!(
+            ledger.quarantine(&[one], id(70)),
+            QuarantinedContent { below: Some(id(30)), is_new: true }
+        );
+        assert_eq!(ledger.quarantine(&[], id(80)), QuarantinedContent { below: None, is_new: true });
         let many: Vec<_> = (0..=MAX_SUSPECTS as u128).map(RowDigest).collect();
         ledger.quarantine(&many, id(90));
         ledger.quarantine(&many, id(90));
-        assert_eq!(ledger.quarantine(&many, id(100)).below, Some(id(100)), "too many to remember");
+        assert_eq!(ledger.quarantine(&many, id(100)).below, Some(id(100)), "too many for the ledger");
     }
 
     #[test]
-    fn a_ledger_is_read_back_and_a_damaged_one_remembers_nothing() {
+    fn ledger_is_read_back_and_a_damaged_one_is_empty() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sweep");
         assert_eq!(Ledger::read(&path).unwrap(), Ledger::default());

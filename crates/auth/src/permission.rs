@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_of_an_account_sas_stand_in_any_order_but_once() {
+    fn letters_of_an_account_sas_may_have_any_order_but_not_repeat() {
         for (letters, valid) in [
             ("rwdxylacupfti", true),
             ("rwdlacupiytfx", true),

@@ -138,8 +138,8 @@ const DELEGATED_ONLY: CreateOnly = CreateOnly { delegated: true, ..NONE };
 const RESOURCE: CreateOnly = CreateOnly { service: true, delegated: true, ..NONE };
 const EVERY: CreateOnly = CreateOnly { account: true, service: true, delegated: true };
 
-/// The operations that `c` alone allows. Each service tests in its `create_only.rs` that they do not change
-/// what exists.
+/// Returns the operations that `c` alone allows. Each service tests in its `create_only.rs` that they do not
+/// change what exists.
 #[rustfmt::skip]
 fn create_only(operation: Operation) -> CreateOnly {
     use Operation::*;

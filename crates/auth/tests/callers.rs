@@ -95,7 +95,7 @@ fn account_may_forbid_public_access() {
 }
 
 #[test]
-fn missing_container_looks_like_a_private_one() {
+fn missing_and_private_containers_get_the_same_reply() {
     let mut world = World::new();
     world.public = Err(ErrorCode::ContainerNotFound.into());
     assert_eq!(

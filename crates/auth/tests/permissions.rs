@@ -150,7 +150,7 @@ fn tags_versions_and_permanent_deletes_need_their_own_letters() {
 }
 
 #[test]
-fn headers_that_protect_a_blob_need_the_permission_to_protect_it() {
+fn headers_that_protect_a_blob_require_the_protect_permission() {
     use ErrorCode::AuthorizationPermissionMismatch as Mismatch;
     let until = ("x-ms-immutability-policy-until-date", "Fri, 31 Dec 9999 00:00:00 GMT");
     let mode = ("x-ms-immutability-policy-mode", "Locked");

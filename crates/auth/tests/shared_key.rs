@@ -221,8 +221,8 @@ fn signed_as(request: TestRequest, scheme: &str, string: &str) -> TestRequest {
     request.header("authorization", &format!("{scheme} {ACCOUNT}:{}", BASE64.encode(tag)))
 }
 
-/// Write Pages From URL as Microsoft.Azure.Storage 11.2.3 for .NET sends it: with a parameter without `=`,
-/// which its query parser takes for a value without a name.
+/// Returns Write Pages From URL as Microsoft.Azure.Storage 11.2.3 for .NET sends it: with a parameter without
+/// `=`, which its query parser takes for a value without a name.
 fn write_pages_from_url(query: &str) -> TestRequest {
     let date = date::rfc1123(now());
     let mut request = TestRequest::new(Operation::PutPageFromUrl).query(query).version("2019-07-07");

@@ -36,7 +36,7 @@ impl GrowingFile {
         Ok(Self { file: create().map_err(BenchError::at(&path))?, path })
     }
 
-    /// Repeatedly appends and syncs a record for the given time.
+    /// Appends and syncs a record repeatedly for the given time.
     pub(crate) async fn round(mut self, time: Duration) -> Result<(Round, Self), BenchError> {
         tokio::task::spawn_blocking(move || {
             let round = self.append_for(time).map_err(BenchError::at(&self.path))?;

@@ -126,7 +126,8 @@ impl Content {
         Self::new(PieceTree::leaf([Piece::Data { extent, offset: 0, len: extent.length }]), Bytes::new())
     }
 
-    /// The tree must be in its stored form: no fresh nodes, no inline bytes, at most [`ROOT_ENTRIES`].
+    /// Creates content from a tree in its stored form: no fresh nodes, no inline bytes, at most
+    /// [`ROOT_ENTRIES`].
     pub(crate) fn new(tree: PieceTree, tail: Bytes) -> Self {
         let length = total(&tree.list) + tail.len() as u64;
         Self { level: tree.level, root: tree.list, tail, length }

@@ -67,7 +67,7 @@ pub struct Appended {
 }
 
 impl Pins {
-    /// See [`Extents::pin`](crate::Extents::pin).
+    /// Implements [`Extents::pin`](crate::Extents::pin).
     pub fn pin(self: &Arc<Self>) -> Pin {
         let mut state = self.state.lock();
         let id = state.next_id();
@@ -75,7 +75,7 @@ impl Pins {
         Pin { pins: self.clone(), id }
     }
 
-    /// See [`Extents::writer`](crate::Extents::writer).
+    /// Implements [`Extents::writer`](crate::Extents::writer).
     pub fn writer(self: &Arc<Self>) -> Writer {
         let appended = Arc::new(Mutex::new(vec![]));
         let mut state = self.state.lock();

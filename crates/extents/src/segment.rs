@@ -63,7 +63,7 @@ const SEGMENT_MAGIC: &[u8; 8] = b"LAZULSEG";
 const FRAME_MAGIC: &[u8; 4] = b"LZXF";
 const FRAME_HEADER: usize = 32;
 
-/// The checksum of all structures in segments and of all payloads.
+/// Computes the checksum that all structures in segments and all payloads have.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc32_iscsi(bytes)
 }

@@ -63,7 +63,7 @@ impl TestStore {
         out
     }
 
-    /// Bytes that were appended for nodes and payloads since the start.
+    /// Returns the bytes appended for nodes and payloads since the start.
     fn appended(&self) -> u64 {
         self.extents.storage_use().appended_since_mark
     }
@@ -224,7 +224,7 @@ async fn check_version(store: &TestStore, content: &Content, model: &Model) {
     assert_eq!(Content::decode(stored.into()).as_ref(), Some(content));
 }
 
-/// Every byte that differs must lie in a change of the right kind. Changes may also cover equal bytes.
+/// Checks that every differing byte lies in a change of the right kind. Changes may also cover equal bytes.
 async fn check_diff(store: &TestStore, (older, a): &(Content, Model), (newer, b): &(Content, Model)) {
     let changes = store.diff(older, newer, 0..u64::MAX).await;
     let length = a.len().max(b.len());

@@ -1,6 +1,5 @@
-//! The access log: one event of target `access` for each request. Events never hold a query or an
-//! `Authorization`
-//! header, because those hold signatures and tokens.
+//! The access log: one event of target `access` for each request. Events never contain a query or an
+//! `Authorization` header, because those have signatures and tokens.
 
 use std::time::Duration;
 

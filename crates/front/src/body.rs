@@ -246,7 +246,7 @@ pub(crate) struct ReplyBody {
 }
 
 impl ReplyBody {
-    /// `length` is the length that the headers promise.
+    /// Creates a reply's body. `length` is the length that the headers promise.
     pub(crate) fn new(body: Option<Body>, length: Option<u64>, exchange: Exchange) -> Self {
         let body = body.filter(|body| !body.is_end_stream());
         let mut this = Self { left: length, body, exchange };

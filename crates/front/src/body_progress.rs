@@ -1,4 +1,4 @@
-//! How far a request's body has been read, shared by the body and the record of the exchange.
+//! The progress of reading a request's body, shared by the body and the record of the exchange.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
@@ -17,14 +17,14 @@ pub(crate) enum BodyState {
     Untouched,
     /// The body is being read.
     Reading,
-    /// The body was read to its end, or will be: the connection can go on.
+    /// The body was read to its end, or will be: the connection can carry further requests.
     Settled,
     /// The rest of the body is left unread: the connection has to end.
     Abandoned,
 }
 
 impl BodyProgress {
-    /// Bytes received so far.
+    /// Returns the bytes received so far.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Relaxed)
     }

@@ -38,7 +38,7 @@ pub(crate) struct DocumentMemory {
 }
 
 impl DocumentMemory {
-    /// Sizes the memory as the limits say.
+    /// Creates the memory with the sizes in the limits.
     pub(crate) fn new(limits: &Limits) -> Self {
         let total = limits.document_bytes;
         let peers = Peers::new(total as usize, limits.limit_loopback);

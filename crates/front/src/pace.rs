@@ -1,9 +1,9 @@
 //! Detects and closes connections that wait for their client for too long.
 //!
-//! [`Activity`] counts what passes over one connection: [`MonitoredSocket`] counts bytes, and the pipeline
-//! marks where requests begin and end. A [`Watchdog`] derives what the connection waits for, and for how
-//! long. So a client that trickles its headers, stops reading its reply or stays silent loses its connection
-//! and costs other clients nothing.
+//! [`Activity`] counts the traffic of one connection: [`MonitoredSocket`] counts bytes, and the pipeline
+//! marks the begin and end of requests. A [`Watchdog`] derives the event that the connection waits for, and
+//! the waiting time. So a client that trickles its headers, stops reading its reply or stays silent loses its
+//! connection without affecting other clients.
 //!
 //! [`MonitoredSocket`] also closes gracefully. If the client may still be sending because its request was
 //! refused half way, the socket shuts down its sending side and reads on for a while: closing a socket with
@@ -196,7 +196,7 @@ impl Watchdog {
         }
     }
 
-    /// Ready when the connection has waited too long.
+    /// Becomes ready when the connection has waited too long.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
         loop {
             let observed = self.observe();
@@ -298,7 +298,7 @@ impl LingeringClose {
         }
     }
 
-    /// Ready when a time limit is reached.
+    /// Becomes ready when a time limit is reached.
     fn poll_expired_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = self.ends.min(self.last_received + self.time_limit);
         loop {

@@ -52,7 +52,7 @@ impl RequestRecord {
         }
     }
 
-    /// Bytes of the request's body received so far.
+    /// Returns the bytes of the request's body received so far.
     pub(crate) fn received(&self) -> u64 {
         self.received.as_ref().map_or(0, |progress| progress.received())
     }

@@ -1,4 +1,4 @@
-//! What every reply has: request id, version, date, server, CORS headers, and a correct length.
+//! The common parts of all replies: request id, version, date, server, CORS headers, and a correct length.
 
 use std::cell::RefCell;
 

@@ -1,4 +1,4 @@
-//! Preserves how clients spell the names of metadata.
+//! Preserves the spelling of metadata names.
 //!
 //! Over HTTP/1 names are case-preserving, and clients want `x-ms-meta-FileName` back as they sent it, but a
 //! header map holds lower-case names. hyper keeps the spelling of a head that it reads and writes heads in
@@ -62,8 +62,8 @@ pub(crate) async fn apply(extensions: &mut Extensions) {
     extensions.extend(read);
 }
 
-/// Has hyper read a head and write a reply. Returns what hyper remembers of the head, and the written bytes.
-/// Both are empty if hyper refuses the head.
+/// Makes hyper read a head and write a reply. Returns hyper's record of the head, and the written bytes. Both
+/// are empty if hyper refuses the head.
 async fn exchange(head: &[u8], response: Response<Empty<Bytes>>) -> (Extensions, Vec<u8>) {
     let read = Mutex::new(Extensions::new());
     let service = service_fn(|request: Request<Incoming>| {

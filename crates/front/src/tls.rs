@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_stored_nowhere_is_one_that_clients_can_trust() {
+    fn unstored_certificate_is_accepted_by_clients_that_trust_it() {
         let tls = Tls::self_signed_in_memory(&hosts(&["localhost"]), SystemClock.now()).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(tls.slot.0.read().unwrap().cert[0].clone()).unwrap();

@@ -49,7 +49,7 @@ async fn malformed_chunks_are_refused_with_400() {
 }
 
 #[tokio::test]
-async fn a_body_without_a_length_is_refused_where_one_is_required() {
+async fn body_without_a_required_length_is_refused() {
     let server = start_with(Limits::default());
     let mut client = server.connect().await;
     client.send(put_head("count", "x-ms-blob-type: BlockBlob")).await;

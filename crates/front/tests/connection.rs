@@ -121,7 +121,7 @@ async fn a_client_that_sends_everything_before_it_reads_gets_its_refusal() {
 }
 
 #[tokio::test]
-async fn an_unread_body_that_never_comes_ends_the_connection() {
+async fn connection_ends_if_an_unread_body_never_arrives() {
     let server = start_with(Limits { drain_time: SHORT, ..Limits::default() });
     let mut client = server.connect().await;
     client.send("PUT /lapis/c/b HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nhalf").await;

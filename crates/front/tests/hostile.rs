@@ -11,7 +11,7 @@ use support::{RawClient, TestServer, sas, start_with};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A request with some invalid parts.
+/// Generates a request with some invalid parts.
 fn request() -> impl Strategy<Value = Vec<u8>> {
     let method = prop_oneof![
         Just("GET".to_owned()),

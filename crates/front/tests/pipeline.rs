@@ -164,7 +164,7 @@ async fn the_service_receives_the_operation_caller_and_endpoint() {
     }
 }
 
-/// Header lines of a PUT of `hello`, signed with the account's key for that path.
+/// Returns the header lines of a PUT of `hello`, signed with the account's key for that path.
 fn signed_for(path: &str) -> String {
     let mut headers = HeaderMap::new();
     headers.insert("x-ms-version", "2021-12-02".parse().unwrap());

@@ -77,7 +77,7 @@ impl ClientKind {
     }
 }
 
-/// The main function of the worker process.
+/// Runs the worker process.
 pub fn work(parent: &Parent) {
     hosted::work::<Blobs>(parent);
 }

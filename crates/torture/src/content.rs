@@ -7,8 +7,8 @@
 //! The rules of a journaling file system, which also apply when a cut tears a file:
 //! - a sector (512 bytes) is written whole or not at all;
 //! - a file never shows bytes from before a truncate together with bytes written after the truncate beyond
-//!   the new
-//!   end: if the cut undoes the truncate, it undoes those later writes, too;
+//! the
+//!   new end: if the cut undoes the truncate, it undoes those later writes, too;
 //! - the size follows the data: a page that became durable is within the durable size.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -185,7 +185,7 @@ impl Content {
         self.grow(size);
     }
 
-    /// `fallocate` without and with `KEEP_SIZE`.
+    /// Implements `fallocate` without and with `KEEP_SIZE`.
     pub(crate) fn allocate(&mut self, range: Range<u64>, keep_size: bool) {
         for (number, _) in spans(range.clone()) {
             self.current.pages.entry(number).or_insert_with(|| {
@@ -198,7 +198,7 @@ impl Content {
         }
     }
 
-    /// `fallocate` with `PUNCH_HOLE`.
+    /// Implements `fallocate` with `PUNCH_HOLE`.
     pub(crate) fn punch(&mut self, range: Range<u64>) {
         for (number, part) in spans(range) {
             let Some(page) = self.current.pages.get_mut(&number) else { continue };

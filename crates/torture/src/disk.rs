@@ -435,7 +435,7 @@ impl Disk {
         })
     }
 
-    /// `unlink` or `rmdir`.
+    /// Implements `unlink` or `rmdir`.
     pub(crate) fn remove(&mut self, parent: Ino, name: &OsStr, directory: bool) -> Result<(), Errno> {
         let what = if directory { "rmdir" } else { "unlink" };
         self.operate(what, self.join(parent, name), String::new(), |disk, _| {

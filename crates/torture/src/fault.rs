@@ -82,12 +82,12 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault on every matching call.
+    /// Returns a fault on every matching call.
     pub fn always(kind: FaultKind, on: PathFilter) -> Fault {
         Fault { kind, on, when: Schedule::Always }
     }
 
-    /// A fault on the next matching call only.
+    /// Returns a fault on the next matching call only.
     pub fn once(kind: FaultKind, on: PathFilter) -> Fault {
         Fault { kind, on, when: Schedule::Calls { skip: 0, times: 1 } }
     }

@@ -35,7 +35,7 @@ const FILE_BYTES: usize = 20_000;
 
 type Refused = (StatusCode, String);
 
-/// The main function of the worker process.
+/// Runs the worker process.
 pub fn work(parent: &Parent) {
     hosted::work::<Files>(parent);
 }
@@ -48,7 +48,7 @@ struct Files {
     host: Host,
 }
 
-/// How an item is looked up.
+/// The API that looks up an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LookupMethod {
     ByPath,

@@ -293,7 +293,7 @@ impl Filesystem for Adapter {
         reply.ok();
     }
 
-    /// Sent at every `close`. Guarantees nothing.
+    /// Answers the `flush` that the kernel sends at every `close`. Makes nothing durable.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         answer(reply, self.disk().map(|_| ()));
     }

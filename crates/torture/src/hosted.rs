@@ -63,8 +63,7 @@ pub(crate) trait HostedService: Sized {
     fn sweep(&self) -> impl Future<Output = String>;
 }
 
-/// The main function of a worker: opens and verifies the directory, reports that, and works until it is
-/// killed.
+/// Runs a worker: opens and verifies the directory, reports that, and works until the process is killed.
 pub(crate) fn work<W: HostedService>(parent: &Parent) {
     let [dir, acknowledged] = parent.arguments() else { panic!("a directory and what was acknowledged") };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

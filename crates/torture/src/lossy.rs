@@ -191,8 +191,7 @@ pub fn available() -> Result<(), String> {
         .clone()
 }
 
-/// For the first line of a test: returns false, and prints the reason, if the test has to be skipped without
-/// FUSE.
+/// Returns false, and prints the reason, if the test has to be skipped without FUSE. Call it first in a test.
 ///
 /// # Panics
 /// Panics if FUSE is missing in CI (`CI=true`).

@@ -39,7 +39,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 type Refused = (StatusCode, String);
 
-/// The main function of the worker process.
+/// Runs the worker process.
 pub fn work(parent: &Parent) {
     hosted::work::<Queues>(parent);
 }

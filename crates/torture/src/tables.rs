@@ -26,7 +26,7 @@ const ENTITIES: u64 = 20;
 /// Content type of a transaction, with its boundary.
 const BATCH_TYPE: &str = "multipart/mixed; boundary=batch";
 
-/// The main function of the worker process.
+/// Runs the worker process.
 pub fn work(parent: &Parent) {
     hosted::work::<Tables>(parent);
 }

@@ -1,10 +1,9 @@
 //! The names on the lossy disk: inodes, directories, and which directory operations are durable.
 //!
 //! Every directory has current entries and durable entries. An operation changes the current ones and is
-//! added to
-//! `pending`. Syncing a directory makes that directory's part of the pending operations durable, in order. So
-//! a rename between two directories is durable only after both were synced; if only one previous synced, the
-//! file can have two names or none after a cut. That is stricter than ext4 or XFS, which log both sides
+//! added to `pending`. Syncing a directory makes that directory's part of the pending operations durable, in
+//! order. So a rename between two directories is durable only after both were synced. If only one was synced,
+//! the file can have two names or none after a cut. That is stricter than ext4 or XFS, which log both sides
 //! together, and is all that POSIX guarantees.
 //!
 //! An inode exists as long as anything refers to it: a current or durable entry, a pending operation, or the
@@ -53,13 +52,13 @@ pub(crate) struct Inode {
     /// Number of current names. A file without a name exists while it is open.
     pub(crate) links: u64,
     pub(crate) mode: u32,
-    /// Time of the last change, in operations since the disk previous created.
+    /// Time of the last change, in operations since the disk was created.
     pub(crate) changed: u64,
     /// Number of open handles.
     opens: u64,
     /// Number of references that the kernel holds.
     lookups: u64,
-    /// Where the inode previous last linked, for its path in faults and reports.
+    /// The directory in which the inode was last linked, for its path in faults and reports.
     parent: Ino,
     name: OsString,
 }
@@ -70,7 +69,7 @@ impl Inode {
     }
 }
 
-/// A directory entry that previous set or removed.
+/// A directory entry that was set or removed.
 #[derive(Debug)]
 struct Edit {
     directory: Ino,
@@ -86,7 +85,7 @@ pub(crate) struct FileTree {
     next: Ino,
     /// Operations with directories that are not synced yet, oldest first.
     pending: Vec<Vec<Edit>>,
-    /// Something previous unlinked since the last sweep.
+    /// An entry was removed since the last sweep.
     may_have_orphans: bool,
 }
 

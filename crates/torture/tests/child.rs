@@ -20,7 +20,7 @@ const ENTRY: EntryPoint<'static> = EntryPoint::Test("worker");
 fn worker() {
     let Some(mut parent) = Parent::connect().unwrap() else { return };
     match parent.role().to_owned().as_str() {
-        "counts for ever" => {
+        "counts forever" => {
             for number in 0.. {
                 parent.ack(number, "").unwrap();
             }
@@ -74,7 +74,7 @@ fn pidfd(pid: u32) -> OwnedFd {
 #[test]
 fn all_acknowledgments_of_a_killed_child_are_received() {
     for acks in [1, 10, 1000] {
-        let mut child = Child::spawn(ENTRY, "counts for ever", &[]).unwrap();
+        let mut child = Child::spawn(ENTRY, "counts forever", &[]).unwrap();
         child.wait_acks(acks, TIMEOUT).unwrap();
         let ended = child.kill().unwrap();
         assert!(ended.acks.len() >= acks);

@@ -56,7 +56,7 @@ fn nothing_acknowledged_is_lost_over_fifty_power_cuts() {
     println!("{} commits acknowledged over {CUTS} cuts, all there: {troubles:?}", acknowledged.total);
 }
 
-/// All kinds of syncs in the commit path and in the extent path.
+/// Returns all kinds of syncs in the commit path and in the extent path.
 fn syncs() -> [(&'static str, PathFilter); 10] {
     let files = |path: &str| PathFilter::Files(path.into());
     let directory = |path: &str| PathFilter::Exactly(path.into());

@@ -14,11 +14,11 @@ fn worker() {
 }
 
 #[test]
-fn no_message_is_lost_or_comes_back_when_the_service_is_killed() {
+fn no_message_is_lost_or_redelivered_after_a_kill() {
     kill_repeatedly("worker", 15, Duration::from_millis(300));
 }
 
 #[test]
-fn no_message_is_lost_or_comes_back_when_the_power_is_cut() {
+fn no_message_is_lost_or_redelivered_after_a_power_cut() {
     cut_repeatedly("worker", 12, false);
 }

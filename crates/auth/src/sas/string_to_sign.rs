@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use ServiceKind::{Blob, File, Queue, Table};
 
-    /// The value of every field is its own name, so a string shows which fields it contains.
+    /// Returns the name of every field as its value, so a string shows which fields it contains.
     fn fields(version: &str) -> impl Fn(&str) -> &'static str + use<> {
         let version: &'static str = version.to_owned().leak();
         move |name| if name == "sv" { version } else { name.to_owned().leak() }
@@ -142,7 +142,8 @@ mod tests {
         Resource { service, account: "acct", path: "c/o", timestamp: "time" }
     }
 
-    /// `RSC` stands for the response headers, `SV` for the version, `-` for an empty field.
+    /// Expands an expected string: `RSC` stands for the response headers, `SV` for the version, `-` for an
+    /// empty field.
     fn expected(text: &str, version: &str) -> String {
         let text = text.replace("RSC", "rscc rscd rsce rscl rsct").replace("SV", version);
         text.split(' ').map(|field| if field == "-" { "" } else { field }).collect::<Vec<_>>().join("\n")

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_those_of_the_sign_test() {
+    fn ranks_equal_those_of_the_sign_test() {
         // From tables of the sign test: the k-th smallest and largest enclose the median with at least 95%.
         for (n, k) in
             [(1, None), (5, None), (6, Some(1)), (8, Some(1)), (9, Some(2)), (15, Some(4)), (30, Some(10))]

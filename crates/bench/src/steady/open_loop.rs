@@ -73,7 +73,8 @@ pub(super) async fn requests(
     Ok(total)
 }
 
-/// Like [`requests`], but on a separate thread, so that they do not wait for other requests of this process.
+/// Sends requests like [`requests`], but on a separate thread, so that they do not wait for other requests of
+/// this process.
 pub(super) fn requests_on_own_thread(
     workload: Arc<dyn Workload>,
     client: Client,

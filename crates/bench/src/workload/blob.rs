@@ -271,22 +271,22 @@ enum LargeOperation {
 }
 
 impl LargeBlobs {
-    /// Put Blob.
+    /// Sends Put Blob.
     pub(super) fn put() -> Self {
         Self::new(LargeOperation::Put)
     }
 
-    /// Put Block for all blocks, then Put Block List.
+    /// Sends Put Block for all blocks, then Put Block List.
     pub(super) fn put_blocks() -> Self {
         Self::new(LargeOperation::PutBlocks { connections: 1 })
     }
 
-    /// Like [`Self::put_blocks`], for several blobs at a time.
+    /// Puts blocks like [`Self::put_blocks`], for several blobs at a time.
     pub(super) fn put_blocks_at_once() -> Self {
         Self::new(LargeOperation::PutBlocks { connections: BLOCK_CONNECTIONS })
     }
 
-    /// Get Blob.
+    /// Sends Get Blob.
     pub(super) fn get() -> Self {
         Self::new(LargeOperation::Get)
     }

@@ -68,7 +68,7 @@ impl Cursor {
         while self.stack.pop_if(|node| node.next == node.list.len()).is_some() {}
     }
 
-    /// If the current entry is a subtree, moves to its first entry.
+    /// Moves to the first entry of the current entry if that is a subtree.
     pub(crate) async fn descend(&mut self) -> Result<(), Error> {
         if let Some((level, MapEntry::Subtree(sub))) = self.entry() {
             let expected = sub.expected(level);

@@ -39,7 +39,7 @@ pub(crate) fn key() -> Key {
     Key::from_bytes(b"a key for tests".to_vec())
 }
 
-/// A query that allows everything.
+/// Returns a SAS that allows everything.
 pub(crate) fn sas() -> String {
     let fields = [
         ("sv", "2021-12-02"),
@@ -51,7 +51,7 @@ pub(crate) fn sas() -> String {
     sign::account_sas(ACCOUNT, &key(), &fields)
 }
 
-/// A service that does what the blob's name says.
+/// A service whose behavior the blob's name selects.
 #[derive(Default)]
 pub(crate) struct ScriptedService {
     /// Bytes that streamed replies have produced.
@@ -249,7 +249,7 @@ impl TestServer {
         timeout(TEST_TIMEOUT, holds).await.unwrap_or_else(|_| panic!("{what}"));
     }
 
-    /// Like [`TestServer::until`], while the clock is stopped.
+    /// Waits like [`TestServer::until`], while the clock is stopped.
     pub(crate) async fn until_without_time(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let began = std::time::Instant::now();
         while !condition(self) {
@@ -340,7 +340,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawClient<S> {
         self.reply().await
     }
 
-    /// A signed PUT with a body.
+    /// Sends a signed PUT with a body.
     pub(crate) async fn put(&mut self, object: &str, body: &[u8]) -> RawReply {
         self.send(put_head(object, &format!("Content-Length: {}", body.len()))).await;
         self.send(body).await;
@@ -401,7 +401,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RawClient<S> {
     }
 }
 
-/// Default limits for bytes, and time limits that no machine reaches.
+/// Returns the default limits for bytes, with time limits that no machine reaches.
 pub(crate) fn limits_without_timeouts() -> Limits {
     let time = Duration::from_secs(600);
     Limits { head_time: time, drain_time: time, linger_time: time, ..Limits::default() }
@@ -461,7 +461,7 @@ impl RefusedUpload {
     }
 }
 
-/// The head of a signed PUT.
+/// Returns the head of a signed PUT.
 pub(crate) fn put_head(object: &str, headers: &str) -> String {
     let sas = sas();
     format!("PUT /lapis/c/{object}?{sas} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n")

@@ -97,7 +97,7 @@ fn derive<const N: usize>(
     counter_mode(&key[..], label, context)
 }
 
-/// The key derivation function of SP 800-108 in counter mode with HMAC-SHA256. One block suffices.
+/// Derives a key with SP 800-108 in counter mode with HMAC-SHA256. One block suffices.
 fn counter_mode<const N: usize>(key: &[u8], label: &[u8], context: &[u8]) -> Zeroizing<[u8; N]> {
     const { assert!(N <= 32, "one block of HMAC-SHA256") };
     let mut mac = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn in_smb_2_the_session_key_itself_signs() {
+    fn smb_2_signs_with_the_session_key_itself() {
         let key = session_key("7CD451825D0450D235424E44BA6E78CC");
         assert_eq!(derive::<16>(&key, KeyContext::Smb2, &SIGNING)[..], key[..]);
     }

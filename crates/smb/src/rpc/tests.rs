@@ -155,7 +155,7 @@ fn long_lists_are_fragmented_and_can_be_resumed() {
 }
 
 #[test]
-fn one_share_and_the_server_can_be_queried() {
+fn share_info_and_server_info_are_returned() {
     let mut pipe = bound(vec!["alpha".into()], 4280);
     let ask = |name: &str, level: u32| {
         let mut writer = ByteWriter::new();

@@ -258,7 +258,7 @@ mod tests {
     use super::super::cursor::utf16;
     use super::*;
 
-    /// A request for a name with these bytes as contexts.
+    /// Returns a request for a name with the given bytes as contexts.
     fn message(name: &[u8], contexts: &[u8]) -> Bytes {
         let mut writer = ByteWriter::new();
         writer.zeros(HEADER_SIZE).u16(REQUEST_SIZE).u8(0).u8(oplock::LEASE).u32(2).u64(0).u64(0);

@@ -19,7 +19,7 @@ pub(crate) fn slice(message: &[u8], offset: usize, length: usize) -> Result<&[u8
     message.get(offset..offset.checked_add(length).ok_or(Truncated)?).ok_or(Truncated)
 }
 
-/// Like [`fn@slice`], but shares the memory of the message.
+/// Returns a slice like [`fn@slice`], but shares the memory of the message.
 pub(crate) fn shared_slice(message: &Bytes, offset: usize, length: usize) -> Result<Bytes, Truncated> {
     slice(message, offset, length)?;
     Ok(if length == 0 { Bytes::new() } else { message.slice(offset..offset + length) })

@@ -33,7 +33,7 @@ pub struct Issuer {
     pub name: String,
     /// Accepted audiences in addition to those of the protocol.
     pub audiences: Vec<String>,
-    /// Where clients get tokens. Sent in challenges.
+    /// Address at which clients get tokens. Sent in challenges.
     pub authorization_uri: String,
     /// Source of the issuer's keys.
     pub keys: Arc<dyn KeySource>,

@@ -61,7 +61,7 @@ impl Scheme {
     }
 }
 
-/// How a query parameter without `=` is signed.
+/// The signed form of a query parameter without `=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BareParameter {
     /// As a name without a value: `update:`.

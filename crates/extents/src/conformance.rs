@@ -1,4 +1,4 @@
-//! What every extent engine must do. The tests of an engine run [`run`] on it.
+//! The conformance suite of extent engines. The tests of an engine call [`run`] on it.
 //!
 //! Panics at the first violation.
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! What every engine for extents guarantees.
+//! The interface of extent engines, with its guarantees.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ pub trait Mark: Send {
     async fn free(self: Box<Self>, pace: Pace) -> Result<Freed, Error>;
 }
 
-/// How much an engine stores, and how much changed since the last sweep.
+/// The amount that an engine stores, and the changes since the last sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StorageUse {
     /// Number of segment files or objects.

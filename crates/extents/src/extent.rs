@@ -7,7 +7,7 @@ use rustix::io::Errno;
 /// Maximum size of one extent in bytes.
 pub const MAX_EXTENT_BYTES: usize = 8 << 20;
 
-/// Where an extent lies. An id is assigned once and never again, even after the extent is freed.
+/// The position of an extent. An id is never assigned twice, even after the extent is freed.
 ///
 /// The local engine composes an id of a segment (48 bits) and a 4 KiB block within it (16 bits), so ids grow
 /// in the order of appending.
@@ -50,7 +50,7 @@ impl fmt::Debug for ExtentId {
 /// Refers to one extent: where it lies, and what must be found there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExtentRef {
-    /// Where the extent lies.
+    /// The position of the extent.
     pub id: ExtentId,
     /// Payload bytes: 1 to [`MAX_EXTENT_BYTES`].
     pub length: u32,

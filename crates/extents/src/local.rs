@@ -55,7 +55,7 @@ pub use verify::{Verifier, VerifyReport};
 /// microseconds.
 const MAX_READ_IN_PLACE: u32 = 256 << 10;
 
-/// How segments are laid out. Change the defaults only in tests.
+/// The layout of segments. Change the defaults only in tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Maximum size of a segment: 16 MiB to 256 MiB.

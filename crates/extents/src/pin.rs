@@ -60,7 +60,7 @@ impl PinState {
 /// An extent that was reserved for a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Where the extent lies.
+    /// The position of the extent.
     pub id: ExtentId,
     /// Payload bytes.
     pub length: u32,

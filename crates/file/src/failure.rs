@@ -1,4 +1,4 @@
-//! Why an operation of the handle API fails.
+//! Failures of the handle API.
 
 use lazuli_protocol::{ErrorCode, Refusal};
 

@@ -149,7 +149,7 @@ pub struct Removed {
     pub is_directory: bool,
 }
 
-/// How a client changes a time.
+/// A change of a time by a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NewTime {
     /// Does not change it.

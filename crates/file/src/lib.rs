@@ -1,7 +1,7 @@
 //! The file service: shares, directories and files over REST, and the table of open files that SMB shares
 //! with it.
 //!
-//! Its parts, from the bottom up. Each uses only those above it in this list:
+//! The modules, from the bottom up. Each uses only those above it in this list:
 //!
 //! - `lock_order`: all locks and the order in which they are taken.
 //! - `tree`: stored rows and content, the quota, snapshots. Knows neither opens nor HTTP.
@@ -11,8 +11,7 @@
 //! - [`handles`]: the API of the SMB server.
 //! - `rest`: the operations over REST. [`FileService::call`] lists them.
 //!
-//! Why rows are stored like this: docs/decisions/0013. Why SMB and REST see the same: docs/decisions/0014 and
-//! 0016.
+//! Decision 0013 explains the rows. Decisions 0014 and 0016 explain how SMB and REST see the same state.
 
 mod failure;
 #[cfg(any(test, feature = "fuzz"))]
@@ -73,7 +72,7 @@ pub struct FileService {
     /// Shared by deletions of shares, exclusive for a restore. So all opens of a deleted share are closed
     /// before it is restored, and later opens stay.
     share_deletions: Arc<RwLock<()>>,
-    /// When rows may exist that were kept for snapshots and that no snapshot shows.
+    /// Schedules sweeps of rows that were kept for snapshots and that no snapshot shows.
     snapshot_garbage: Arc<GarbageWatch>,
     usages: Arc<Usages>,
     copies: Arc<Copies>,

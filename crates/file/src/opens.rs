@@ -52,10 +52,10 @@ pub use types::{
 
 pub use crate::tree::spot::FileKey;
 
-/// How long a request over REST waits for a client to acknowledge a break. A little less than the longest
+/// Maximum time that a REST request waits for a client to acknowledge a break. A little less than the longest
 /// timeout of a request.
 pub const PATIENCE: Duration = Duration::from_secs(29);
-/// How long an SMB client waits for another client to acknowledge a break.
+/// Maximum time that an SMB client waits for another client to acknowledge a break.
 pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_secs(35);
 
 const SHARDS: usize = 16;

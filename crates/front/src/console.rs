@@ -39,7 +39,7 @@ pub type MetricsText = Box<dyn Fn() -> String + Send + Sync>;
 /// Maximum number of connections to the console port. Probes and a scraper need few. One peer gets at most
 /// three quarters of them, so its idle connections cannot keep the probes out.
 const CONNECTIONS: usize = 512;
-/// How long a connection may stay open without a request, so that idle connections do not delay a probe.
+/// Maximum time for which a connection may be idle, so that idle connections do not delay a probe.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 
 /// A running console port.

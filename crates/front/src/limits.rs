@@ -42,8 +42,8 @@ pub struct Limits {
     /// Time from the first byte of a request, or from the start of the connection, to the end of the headers.
     /// Includes TLS.
     pub head_time: Duration,
-    /// How long a connection may be open without a request. Longer than the 90 to 120 s of client pools, so
-    /// that the client closes first and no request meets a closing connection.
+    /// Maximum time that a connection may be idle. Longer than the 90 to 120 s of client pools, so that the
+    /// client closes first and no request meets a closing connection.
     pub idle_time: Duration,
     /// The time within which a client has to send or read [`Limits::progress_bytes`] more of a body.
     pub progress_time: Duration,
@@ -52,8 +52,8 @@ pub struct Limits {
     /// Maximum unread bytes of a refused request's body that are read and discarded to keep the connection.
     /// If more are to come, the connection ends after the reply.
     pub drain_bytes: u64,
-    /// How long to wait for that rest. After the last reply of a connection: how long the client may neither
-    /// send nor close.
+    /// Maximum wait for that rest. After the last reply of a connection: maximum time in which the client
+    /// neither sends nor closes.
     pub drain_time: Duration,
     /// Maximum bytes that are read and discarded after the last reply of a connection. Many clients read no
     /// reply before they have sent their whole request, and closing a socket with unread input would destroy

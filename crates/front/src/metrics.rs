@@ -33,7 +33,7 @@ const BUCKETS: &[u64] = &[
 ];
 /// Microseconds in a second.
 const MICROS: f64 = 1e6;
-/// How a request ended: the class of its status, or `aborted` if the client disconnected first.
+/// Outcomes of a request: the class of its status, or `aborted` if the client disconnected first.
 const CLASSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "aborted"];
 
 /// The counters of all services.

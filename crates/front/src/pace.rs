@@ -258,7 +258,7 @@ const LINGER_BUFFER_BYTES: usize = 64 * 1024;
 struct LingeringClose {
     bytes_left: u64,
     ends: Instant,
-    /// When the client last sent something.
+    /// Time at which the client last sent bytes.
     last_received: Instant,
     time_limit: Duration,
     /// Set for the earlier of both deadlines, or before it.

@@ -62,7 +62,7 @@ impl Drop for Incoming {
 pub struct Original {
     /// The value of the generation's row.
     pub value: Bytes,
-    /// When the generation was deleted, if it is retired and clients can restore it.
+    /// Time of deletion, if the generation is retired and clients can restore it.
     pub deleted: Option<Stamp>,
     /// The snapshots of the generation: when each was taken, and the value of its row.
     pub snapshots: Vec<(Stamp, Bytes)>,

@@ -120,7 +120,7 @@ pub enum Created<G> {
     Existing(G),
 }
 
-/// How to delete.
+/// The kind of a deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removal {
     /// Keep the row, as the rule left it, so that clients can restore it until [`Generation::kept_until`].

@@ -24,9 +24,9 @@ const MAX_ROWS: usize = 16_384;
 pub struct ListedGeneration<'a, G> {
     /// The name, as the partition key has it.
     pub name: &'a str,
-    /// When the generation was deleted, if it was.
+    /// Time of deletion, if the generation is deleted.
     pub deleted_at: Option<Stamp>,
-    /// When the snapshot was taken, if the entry is a snapshot.
+    /// Time of the snapshot, if the entry is a snapshot.
     pub snapshot: Option<Stamp>,
     /// The record in the row.
     pub record: &'a G,

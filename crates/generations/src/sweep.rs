@@ -31,7 +31,7 @@ const SNAPSHOTS_STEP: usize = 200;
 pub struct GarbageWatch {
     /// Set if something was deleted since the last sweep began, or no sweep has run yet.
     due: AtomicBool,
-    /// When the next retention ends, in ticks.
+    /// End of the next retention, in ticks.
     next: AtomicU64,
 }
 

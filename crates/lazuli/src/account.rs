@@ -64,7 +64,7 @@ enum AccountAction {
     RotateKey {
         /// The account
         name: String,
-        /// Which of the two keys to replace
+        /// The key to replace
         #[arg(long, value_name = "1|2", default_value = "1", value_parser = parse_slot)]
         key: KeySlot,
     },

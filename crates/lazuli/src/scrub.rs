@@ -281,7 +281,7 @@ impl Scrub {
 /// Limits reads to a rate. Uses the runtime's clock, which tests control.
 struct Pacer {
     rate: u64,
-    /// When the bytes reserved so far may have been read.
+    /// The time at which the reserved bytes may have been read.
     next: Instant,
 }
 

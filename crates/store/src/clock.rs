@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use lazuli_concurrency::{Clock, Span, Stamp, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
-/// How far ahead of the time the ceiling is set, and so the most that a crash advances the clock.
+/// Lead of a new ceiling over the time. A crash advances the clock by at most this.
 const CEILING_AHEAD: Span = Span::seconds(2);
 /// Added on a full disk, where each ceiling uses some of the log's reserve.
 const EXTRA_AHEAD_IF_FULL: Span = Span::seconds(60);

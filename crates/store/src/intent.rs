@@ -56,7 +56,7 @@ struct IntentDecision {
     epoch: u64,
 }
 
-/// How a participant is completed: apply with the epoch of the decision, or undo.
+/// The completion of a participant: apply with the epoch of the decision, or undo.
 #[derive(Clone, Copy, Debug)]
 enum Completion {
     Apply(u64),
@@ -97,7 +97,7 @@ pub trait IntentPlanner: Send + Sync {
     fn plan(&self, kind: u8, payload: &Bytes) -> Option<Self::Plan>;
 }
 
-/// How an intent ended.
+/// The outcome of an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// All participants applied it.

@@ -23,7 +23,7 @@ const MAX_AHEAD: Span = Span::seconds(5 * 365 * 24 * 3600);
 const RELEASED: Timestamp = Timestamp::from_unix_seconds(1_767_225_600);
 /// While the machine is behind, time loses one tick in this many.
 const SLOWDOWN: u64 = 10;
-/// How often the anchor moves while time is slow. Rarely, because each move rounds.
+/// Interval at which the anchor moves while time is slow. Long, because each move rounds.
 const SLOW_ANCHOR_INTERVAL: Span = Span::seconds(1);
 
 /// The time since the machine was started, including suspend, as a time after 0001-01-01.
@@ -38,7 +38,7 @@ impl Clock for BootClock {
     }
 }
 
-/// How far the machine's clock is trusted.
+/// The trust in the machine's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// Wrong times are refused: at the start by [`Clock::resume`], and later by not following the clock.
@@ -61,7 +61,7 @@ pub struct SteadyClock {
 #[derive(Clone, Copy, Debug)]
 struct SteadyState {
     anchor: Anchor,
-    /// How far the machine's clock is ahead, if it is not followed.
+    /// Lead of the machine's clock, if it is not followed.
     refused: Option<Span>,
 }
 

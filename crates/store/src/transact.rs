@@ -1,4 +1,4 @@
-//! How services change a partition: read rows, run a rule, and commit on condition that the rows are
+//! Transactions of services on a partition: read rows, run a rule, and commit on condition that the rows are
 //! unchanged.
 //!
 //! A rule is a pure function of the rows read, its stamp and the time. If the commit conflicts, the space has

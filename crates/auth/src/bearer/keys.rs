@@ -181,7 +181,7 @@ pub struct FileKeys {
 
 #[derive(Clone, Debug)]
 struct Cached {
-    /// When the file was checked last.
+    /// Time of the last check of the file.
     checked: Instant,
     /// Modification time of the file.
     modified: SystemTime,

@@ -38,7 +38,7 @@ struct Active {
     file: Arc<File>,
     /// The segment file, opened for writes past the page cache.
     direct: Option<Arc<File>>,
-    /// Where the next frame starts, in bytes.
+    /// Offset of the next frame, in bytes.
     end: u64,
     /// End of the preallocated space, in bytes.
     allocated_end: u64,

@@ -17,8 +17,8 @@ use crate::segment::{BLOCK, HeaderError, SegmentHeader};
 
 /// Maximum number of files that are kept open for reading.
 const MAX_OPEN: usize = 256;
-/// How many of the highest segments a crash can leave with preallocated space at the end. Older ones have
-/// been trimmed: the one before the highest is trimmed when the highest begins.
+/// Number of the highest segments that a crash can leave with preallocated space at the end. Older ones are
+/// trimmed: the one before the highest is trimmed when the highest begins.
 const MAX_UNTRIMMED: usize = 2;
 
 /// The directory `segments`.

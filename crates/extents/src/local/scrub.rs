@@ -45,7 +45,7 @@ pub enum DamageKind {
     Unclaimed,
 }
 
-/// How far a scrub has come.
+/// The progress of a scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrubProgress {
     /// Segments that are done.
@@ -93,7 +93,7 @@ pub type ReadAt<'a> = &'a mut dyn FnMut(&mut [u8], u64) -> io::Result<()>;
 /// A position of a scrub in a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentPosition {
-    /// Where a frame may begin, in bytes; 0 for the segment's header.
+    /// Offset at which a frame may begin, in bytes; 0 for the segment's header.
     pub offset: u64,
     /// Chunks of this frame that were already verified.
     pub chunks: u32,
@@ -102,7 +102,7 @@ pub struct SegmentPosition {
 /// Result of scrubbing a part of a segment.
 #[derive(Debug)]
 pub struct ScrubbedPart {
-    /// Where to continue; `None` at the end of the segment.
+    /// Position at which to continue; `None` at the end of the segment.
     pub next: Option<SegmentPosition>,
     /// Bytes read.
     pub bytes: u64,

@@ -52,7 +52,7 @@ pub(super) struct VerifiedExtent {
     damaged: u128,
 }
 
-/// How much was verified.
+/// Amounts of verified data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Contents of records.

@@ -49,7 +49,7 @@ pub(crate) struct Subtree {
     pub(crate) link: Link,
 }
 
-/// Where a subtree's entries are.
+/// The location of a subtree's entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     /// In a stored node.

@@ -41,7 +41,7 @@ pub struct Admission {
     flush: Option<FileKey>,
     /// Files that were flushed for this request.
     flushed: Vec<FileKey>,
-    /// Where the request commits, until no commit is in flight.
+    /// The store and partition of the request's commit, until no commit is in flight.
     commits: Option<(Arc<dyn Store>, Partition)>,
 }
 

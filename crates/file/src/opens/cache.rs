@@ -1,4 +1,4 @@
-//! What one client caches of a file, and how it is asked to give that up: one break at a time.
+//! The cache of one client for a file, and its breaks, which are sent one at a time.
 
 use lazuli_concurrency::Caching;
 use tokio::sync::mpsc::UnboundedSender;

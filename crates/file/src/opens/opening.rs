@@ -11,7 +11,7 @@ use crate::opens::types::{Closed, OpenId, OpenLocation, OpenRefusal, OpenRequest
 use crate::opens::{OpenTable, Wait};
 use crate::tree::spot::FileKey;
 
-/// How many times an open waits for breaks and revokes caches before it is refused.
+/// Number of times that an open waits for breaks and revokes caches before it is refused.
 const MAX_ROUNDS: usize = 3;
 
 /// A file that has to be deleted because its last handle was closed. It stays marked for deletion until this

@@ -1,4 +1,4 @@
-//! What an open asks for and gets, and the breaks sent to its client.
+//! Open requests and their results, and the breaks sent to clients.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ pub struct OpenRequest {
     pub cache: CacheRequest,
     /// The client.
     pub client: Client,
-    /// Where the file is. [`crate::FileService::create`] sets it.
+    /// The location of the file. [`crate::FileService::create`] sets it.
     pub place: OpenLocation,
     /// The time of the open. [`crate::FileService::create`] sets it.
     pub at: Timestamp,
@@ -232,8 +232,8 @@ pub struct Handle {
     pub mode: ShareMode,
     /// The client.
     pub client: Client,
-    /// Where the file is.
+    /// The location of the file.
     pub place: OpenLocation,
-    /// When it was opened.
+    /// Time of the open.
     pub opened: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! How requests name snapshots of shares.
+//! The ids by which requests name share snapshots.
 
 use lazuli_concurrency::{Stamp, Timestamp};
 use lazuli_protocol::{Query, Refusal, date};

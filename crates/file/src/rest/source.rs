@@ -33,7 +33,7 @@ pub(crate) struct Source {
     pub(crate) place: SourcePlace,
 }
 
-/// Where the bytes of a source are.
+/// The location of a source's bytes.
 pub(crate) enum SourcePlace {
     /// In this service. Its content is pinned.
     Local { space: SpaceId, node: Box<Node>, _held: ContentHold },

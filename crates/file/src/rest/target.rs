@@ -1,4 +1,4 @@
-//! What a request addresses: a share or snapshot, and a path in it.
+//! The target of a request: a share or snapshot, and a path in it.
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ pub(crate) struct Target {
     pub(crate) share: Share,
     pub(crate) path: Vec<Name>,
     pub(crate) at: At,
-    /// How long the request waits for SMB clients.
+    /// Maximum time that the request waits for SMB clients.
     pub(crate) patience: Duration,
 }
 
 impl FileService {
-    /// Returns what a request addresses, perhaps in a snapshot.
+    /// Returns the target of a request, perhaps in a snapshot.
     pub(crate) async fn target(&self, request: &Request) -> Result<Target, Refusal> {
         let keep_dots = request.headers.flag("x-ms-allow-trailing-dot")?.unwrap_or_default();
         let path = match request.operation {

@@ -20,7 +20,7 @@ use crate::tree::attributes::DIRECTORY;
 pub(crate) use lazuli_content::ContentHeaders;
 pub(crate) use lazuli_service::Deleted;
 
-/// How long a change of a share's access tier is shown as pending.
+/// Time for which a change of a share's access tier is shown as pending.
 const TIER_TRANSITION: Span = Span::seconds(60);
 
 /// Id of a directory or file in its share, for as long as it exists: the stamp of the commit that created it.

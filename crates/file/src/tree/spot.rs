@@ -13,7 +13,7 @@ pub(crate) struct Spot {
     pub(crate) space: SpaceId,
     pub(crate) parent: NodeId,
     pub(crate) name: Name,
-    /// How long a request waits for SMB clients.
+    /// Maximum time that a request waits for SMB clients.
     pub(crate) patience: Duration,
     /// The quota of the share. `u64::MAX`: growth is already reserved.
     pub(crate) quota: u64,

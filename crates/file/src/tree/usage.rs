@@ -57,9 +57,9 @@ const HEADROOM_PART: i64 = 16;
 const MAX_RENEWALS: usize = 16;
 /// Maximum number of passes over the directories until two in a row find the same counters.
 const MAX_PASSES: usize = 16;
-/// How long to wait for another front end's recount before starting one.
+/// Maximum wait for another front end's recount before starting one.
 const RECOUNT_PATIENCE: Duration = Duration::from_secs(5);
-/// How often to look whether that recount has ended.
+/// Interval of checks whether that recount has ended.
 const RECOUNT_POLL: Duration = Duration::from_millis(20);
 /// A write that does not fit because of other front ends causes a recount at most this often.
 const RECOUNT_PAUSE: Duration = Duration::from_secs(10);

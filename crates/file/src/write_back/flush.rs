@@ -1,4 +1,4 @@
-//! When buffered writes are spilled and flushed.
+//! Spilling and flushing buffered writes.
 
 use std::time::Duration;
 

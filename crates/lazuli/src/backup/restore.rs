@@ -23,7 +23,7 @@ pub(crate) struct RestoreArgs {
     /// The folder that keeps backups
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
-    /// Which backup, as lazuli backup list shows it [default: the newest]
+    /// The id of the backup, as listed by lazuli backup list [default: the newest]
     #[arg(long, value_name = "ID")]
     backup: Option<String>,
     /// The new data directory, which must not exist or must be empty

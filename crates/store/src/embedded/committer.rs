@@ -36,7 +36,7 @@ use crate::{
 const MIN_RECENT_CHANGES: usize = 1 << 15;
 /// Maximum number of space headers kept for readers.
 const MAX_HEADERS: usize = 1024;
-/// How long a group waits to become as large as the previous one.
+/// Maximum time that a group waits to become as large as the previous one.
 const GATHER_TIME: Duration = Duration::from_micros(80);
 /// After this long without a job, the durability of the last frame is noted in the log.
 const NOTE_AFTER: Duration = Duration::from_millis(25);
@@ -47,9 +47,9 @@ const IDLE_FLUSH_BYTES: u64 = 4 << 20;
 /// little is in memory and little has to be replayed.
 const OLD_MEMTABLE: Duration = Duration::from_secs(60);
 const OLD_MEMTABLE_FRACTION: u64 = 4;
-/// How long a group waits for the flusher before its commits fail with [`CommitError::Busy`].
+/// Maximum time that a group waits for the flusher before its commits fail with [`CommitError::Busy`].
 const MAX_FLUSH_WAIT: Duration = Duration::from_secs(5);
-/// How often the committer checks for clock work during that wait.
+/// Interval of checks for clock work during that wait.
 const FLUSH_WAIT_STEP: Duration = Duration::from_millis(100);
 
 /// On a full disk a commit is accepted if its rows shrink by at least this much, and if what it writes is
@@ -81,7 +81,7 @@ pub(crate) struct Committer {
     view: Arc<View>,
     /// A memtable of this size is sealed and flushed.
     memtable_bytes: u64,
-    /// When the previous memtable was sealed.
+    /// Time at which the previous memtable was sealed.
     memtable_since: Instant,
     /// Recently used headers, copied into every published snapshot.
     headers: Arc<Headers>,

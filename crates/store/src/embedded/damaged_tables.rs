@@ -20,8 +20,8 @@ const MIN_RUNS: usize = 12;
 #[derive(Default)]
 pub(super) struct DamagedTables {
     tables: HashSet<TableId>,
-    /// When a merge with these tables is tried again, because the read may have failed for another reason
-    /// than damage.
+    /// Time of the next attempt to merge these tables. The read may have failed for another reason than
+    /// damage.
     pub(super) retry_at: Option<Instant>,
 }
 

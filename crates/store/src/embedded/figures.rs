@@ -30,7 +30,7 @@ pub struct Figures {
     pub pinned_bytes: usize,
     /// Number of versions of the list of tables that a snapshot may still need.
     pub old_versions: usize,
-    /// How long ago the oldest held snapshot was replaced.
+    /// Time since the oldest held snapshot was replaced.
     pub oldest_snapshot: Duration,
 }
 

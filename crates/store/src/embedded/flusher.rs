@@ -47,7 +47,7 @@ const MAX_RUNS: usize = 24;
 /// The limit while a damaged table prevents merging them: reads are slower, but commits continue.
 const MAX_RUNS_IF_DAMAGED: usize = 512;
 
-/// How often old versions and views are freed while snapshots still use some of them.
+/// Interval at which old versions and views are freed while snapshots still use some of them.
 const FREE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The requests to the background threads, and the state of their work.
@@ -90,7 +90,7 @@ enum FlushStep {
 /// The directories in which the flusher works.
 pub(crate) struct Directories {
     pub(crate) log: PathBuf,
-    /// Where the committer finds the next log segment.
+    /// The slot from which the committer takes the next log segment.
     pub(crate) next_segment: Arc<NextSegment>,
     pub(crate) tree: PathBuf,
 }

@@ -20,7 +20,7 @@ const QUEUE_UNITS: usize = (MAX_BULK_COMMIT_BYTES + (64 << 20)) / UNIT_BYTES;
 const UNIT_BYTES: usize = 1024;
 /// The minimum number of bytes that a commit counts as, which limits the number of waiting commits.
 const MIN_JOB_BYTES: usize = 8 * UNIT_BYTES;
-/// How long a commit waits for space in the queue before it fails with [`CommitError::Busy`].
+/// Maximum time that a commit waits for space in the queue before it fails with [`CommitError::Busy`].
 const MAX_ENQUEUE_WAIT: Duration = Duration::from_secs(10);
 /// A group has at most this many jobs.
 const GROUP_JOBS: usize = 1024;

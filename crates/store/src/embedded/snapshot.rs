@@ -41,7 +41,7 @@ pub(crate) struct Snapshots {
 
 struct TrackedSnapshot {
     snapshot: Weak<Snapshot>,
-    /// When the next snapshot was published, or `None` for the current one.
+    /// Time at which the next snapshot was published; `None` for the current one.
     replaced: Option<Instant>,
 }
 

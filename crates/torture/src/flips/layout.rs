@@ -1,4 +1,4 @@
-//! Which bits of a data directory are in use, and for what.
+//! The bits of a data directory that are in use, and their purposes.
 //!
 //! Logs and segments are preallocated. In each of their blocks the bytes up to the last nonzero byte are in
 //! use, and one bit of the zeros after that is flipped. In all other files every bit is in use.

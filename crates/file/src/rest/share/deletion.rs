@@ -18,7 +18,7 @@ use crate::rest::snapshot_id;
 use crate::tree::record::{Deleted, Share};
 use crate::tree::snapshots;
 
-/// How to treat the snapshots of a deleted share.
+/// The treatment of the snapshots of a deleted share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Snapshots {
     /// There must be none.

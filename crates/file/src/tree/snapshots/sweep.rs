@@ -19,7 +19,7 @@ use crate::tree::snapshots::{MAX_ROWS, drop_begun};
 
 /// Number of rows or partitions between two pauses.
 const STEP: usize = 256;
-/// When to sweep a share again whose writers keep rows that no snapshot needs.
+/// Interval after which a share is swept again while writers may keep rows that no snapshot needs.
 const AGAIN: Span = Span::seconds(3600);
 
 /// The epochs that snapshots show, and the current epoch.

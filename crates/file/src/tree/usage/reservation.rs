@@ -1,4 +1,4 @@
-//! What a front end knows of its slice of a quota, in memory, and what requests have reserved of it.
+//! A front end's slice of a quota in memory, and the bytes that requests have reserved in it.
 
 use std::sync::Arc;
 

@@ -31,7 +31,7 @@ pub use crate::failure::Failure;
 pub use directory::Position;
 pub use share::Tree;
 
-/// How to treat an existing or missing file.
+/// The treatment of an existing or missing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// Replace it, or create it.
@@ -78,7 +78,7 @@ pub enum Kind {
 pub struct CreateRequest {
     /// Path from the root of the share, with slashes; empty for the root.
     pub path: String,
-    /// How to treat an existing or missing file.
+    /// The treatment of an existing or missing file.
     pub disposition: Disposition,
     /// The required kind.
     pub kind: Kind,

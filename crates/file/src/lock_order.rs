@@ -127,7 +127,7 @@ impl<G> Ranked<G> {
         Self { guard, held: HeldRank::taken(rank) }
     }
 
-    /// Counts as held by the current operation from now on.
+    /// Makes the current operation the holder.
     #[inline]
     pub(crate) fn adopt(&mut self) {
         #[cfg(debug_assertions)]

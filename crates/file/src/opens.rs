@@ -127,7 +127,7 @@ impl OpenTable {
         Ranked::block(Rank::OpenTable, || shard.lock())
     }
 
-    /// Locks all shards, one after the other.
+    /// Locks all shards in order.
     fn all_shards(&self) -> impl Iterator<Item = Ranked<MutexGuard<'_, Shard>>> {
         self.shards.iter().map(|shard| Ranked::block(Rank::OpenTable, || shard.lock()))
     }

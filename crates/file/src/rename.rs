@@ -178,7 +178,7 @@ impl FileService {
         }
     }
 
-    /// Moves to another directory, which lies below `path`. `None`: try again.
+    /// Moves to another directory, below `path`. Returns `None` if the caller must retry.
     async fn rename_across(
         &self,
         rename: &Rename,

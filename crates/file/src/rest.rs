@@ -6,7 +6,7 @@
 //! - A request asks the [open-file table](crate::opens) inside the rule of its commit. Its grants last until
 //!   the commit is decided.
 //! - A request never waits for an SMB client while it holds a lock.
-//! - A read sees everything that SMB clients wrote before the request came: it has the file flushed first.
+//! - A read sees all SMB writes from before the request: it has the file flushed first.
 
 mod change;
 mod content;

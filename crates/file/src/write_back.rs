@@ -1,5 +1,5 @@
-//! Write-back: what SMB clients write goes into memory at once, into extents in the background, and into the
-//! row on a flush.
+//! Write-back: bytes that SMB clients write go into memory at once, into extents in the background, and into
+//! the row on a flush.
 //!
 //! The states and transitions are in [`crate::opens::write_buffer`]; this module does the I/O. Why no write
 //! is lost between REST and SMB: docs/decisions/0016.

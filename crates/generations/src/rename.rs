@@ -2,9 +2,9 @@
 //!
 //! The names are two partitions, so a rename is an [intent](lazuli_store::intent) whose home is the partition
 //! of the old name. Before the decision the old name has the row and the new name is free; after it, the
-//! other way round. Lookups ask whether the rename is pending and let it go on. Operations that change a row
-//! resolve the rename first: they finish or abort it. A rename that was aborted in this way starts again, a
-//! bounded number of times.
+//! other way round. Lookups check whether the rename is pending and do not disturb it. Operations that change
+//! a row resolve the rename first: they finish or abort it. A rename that was aborted in this way starts
+//! again, a bounded number of times.
 //!
 //! Another operation may be about to close or open the space based on the old name's row, see [`crate`]. So
 //! the new name settles the space once more, which raises the epoch. Writers into the space only run their

@@ -128,7 +128,7 @@ impl<G: Generation> Generations<G> {
         self.rows.waiting()
     }
 
-    /// Returns whether [`Generations::sweep`] may find something to do. Always true when the server starts.
+    /// Returns whether [`Generations::sweep`] may find garbage. Always true when the server starts.
     pub fn sweep_due(&self) -> bool {
         self.garbage.is_due(self.store.now())
     }

@@ -220,7 +220,7 @@ fn development_key_is_refused_for_other_machines_unless_explicitly_allowed() {
 }
 
 #[test]
-fn accounts_come_from_flags_or_from_azurites_variable() {
+fn accounts_are_read_from_flags_or_azurite_accounts() {
     let dir = tempfile::tempdir().unwrap();
     let azurite = [("AZURITE_ACCOUNTS", "account1:a2V5MQ==:a2V5Mg==;account2:a2V5Mw==")];
     let server = Server::start_with(dir.path(), &[], &azurite);

@@ -35,7 +35,7 @@ pub enum DirectoryError {
         /// The directory's format.
         found: u32,
     },
-    /// The directory holds something else.
+    /// The directory has other files.
     #[error("{path} is not a Lazuli data directory: {why}")]
     Foreign {
         /// The directory.

@@ -280,7 +280,7 @@ impl<P: IntentPlanner> Intents<'_, P> {
         id: IntentId,
         plan: &impl IntentPlan<Refusal = R>,
     ) -> Result<(), IntentError<R>> {
-        // An aborted intent cannot be committed any more, so what is undone stays undone.
+        // An aborted intent can no longer be committed, so an undone participant stays undone.
         if let Some(IntentDecision { state: IntentState::Committed, epoch }) =
             self.decide(id, IntentState::Aborted).await?
         {

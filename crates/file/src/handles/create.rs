@@ -117,7 +117,7 @@ impl FileService {
         }
         let parent = parents.last().map_or(NodeId::ROOT, |parent| parent.id);
         let found = self.child(space, parent, name, at).await?;
-        // Names as they are stored, not as the client wrote them.
+        // The stored spelling of names, not the client's.
         let last = found.as_ref().map_or(&name.text, |found| &found.name);
         let names: Vec<_> =
             parents.iter().map(|parent| parent.name.as_str()).chain([last.as_str()]).collect();
@@ -220,11 +220,11 @@ impl FileService {
         let opened = self.open_in_table(request, lookup, file).await?;
         let unfinished = UnfinishedOpen::new(self, opened.id);
         let version = self.opens.with(file, |state| state.version);
-        // Only from now on the file can neither be deleted nor change its lease.
+        // From here on the file can neither be deleted nor change its lease.
         let Lookup { found, place, .. } = self.find_path(tree, &lookup.path, lookup.at).await?;
         let Some(now) = found.filter(|now| now.id == node.id) else { return Ok(None) };
         if asked.as_read_only(&now).is_some() != downgraded.is_some() {
-            // It became read-only or writable since, so the client wants another access.
+            // The file became read-only or writable since, so other access must be requested.
             return Ok(None);
         }
         self.opens.with(file, |state| state.confirm_place(&place));

@@ -199,7 +199,7 @@ impl FileService {
         let content = edit.finish().await?;
         self.opens.with(lock.file, |state| {
             state.buffer.replace(content);
-            // Break caches again: an open that came meanwhile may have read old content.
+            // Break caches again: an open that arrived meanwhile may have read old content.
             state.break_other_caches(to.number);
         });
         Ok(())
@@ -231,7 +231,7 @@ impl FileService {
         let content = self.build_content(&writer, content, edit).await?;
         self.opens.with(lock.file, |state| {
             state.buffer.replace(content);
-            // Break caches again: an open that came meanwhile may have read old content.
+            // Break caches again: an open that arrived meanwhile may have read old content.
             state.break_other_caches(id.number);
             // Release quota that is no longer needed.
             state.buffer.rebalance_quota(|more| self.usages.adjust_buffered(lock.file.space, more));

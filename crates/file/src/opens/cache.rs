@@ -23,7 +23,7 @@ pub(super) struct Breaking {
     pub(super) number: u64,
     /// The state that the client may keep after this break.
     to: Caching,
-    /// The state that the client may keep after all breaks that are needed by now.
+    /// The state that the client may keep after all breaks needed so far.
     last: Caching,
 }
 

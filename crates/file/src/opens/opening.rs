@@ -79,7 +79,7 @@ impl OpenTable {
                     Ok(done) => return Ok(Some(done)),
                     Err(wait) => wait,
                 };
-                // Breaks that have begun by now have the full time until the deadline.
+                // Breaks that have begun have the full time until the deadline.
                 let first = *overdue.get_or_insert_with(|| self.with(file, |state| state.breaks()));
                 check_client_wait();
                 if timeout_at(deadline, wait.changed()).await.is_err() {
@@ -99,7 +99,7 @@ impl OpenTable {
         is_first: bool,
     ) -> Result<Result<Opened, Wait>, OpenRefusal> {
         self.with(file, |state| {
-            // Checked while the shard is locked: a move is announced before it looks for opens.
+            // Check while the shard is locked: a move is announced before it searches for opens.
             if let Some(wait) = self.move_above(file.space, &request.place.path) {
                 return Ok(Err(wait));
             }

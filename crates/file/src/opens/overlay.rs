@@ -1,4 +1,4 @@
-//! Bytes that were written to a file and lie on top of its stored content.
+//! Written bytes of a file that are not yet part of its stored content.
 //!
 //! Pieces never overlap; the last write wins. Small writes are copied, because a slice would keep its whole
 //! message in memory. A remainder of less than half of a write is copied, too. So pieces use at most twice
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn scattered_bytes_count_for_the_memory_that_they_take() {
+    fn memory_of_scattered_bytes_includes_their_entries() {
         const PIECES: u64 = 1000;
         let mut overlay = Overlay::default();
         (0..PIECES).for_each(|n| overlay.write(2 * n, Bytes::from_static(b"x")));

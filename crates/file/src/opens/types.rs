@@ -204,7 +204,7 @@ pub enum AcknowledgeRefusal {
     KeepsTooMuch,
 }
 
-/// The open does not exist any more. It may have been closed by force.
+/// The open no longer exists. It may have been closed by force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the handle is closed")]
 pub struct Closed;
@@ -212,7 +212,7 @@ pub struct Closed;
 /// Why bytes cannot be read, written or locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeRefusal {
-    /// The open does not exist any more.
+    /// The open no longer exists.
     #[error(transparent)]
     Closed(#[from] Closed),
     /// Another open has locked the bytes.

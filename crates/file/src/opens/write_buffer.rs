@@ -285,7 +285,7 @@ impl WriteBuffer {
         self.node = Some(node);
         (self.ahead, self.unsynced, self.writer) = (false, 0, None);
         if pending.stamps {
-            // The next commit sets the time of writes that came meanwhile.
+            // The next commit sets the time of writes that arrived meanwhile.
             self.wrote = !self.pending.is_empty();
             self.is_stamped |= reason == FlushReason::Timer;
         }

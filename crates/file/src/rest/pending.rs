@@ -1,4 +1,4 @@
-//! Targets of copies that go on after their request. `lazuli_copy` fetches the source.
+//! Targets of copies that continue after their request. `lazuli_copy` fetches the source.
 //!
 //! The target is a file with the length of the source and no content, whose copy is pending. At the end one
 //! commit puts in the content. Until then no other operation changes or moves the file.

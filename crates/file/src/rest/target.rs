@@ -124,7 +124,7 @@ impl FileService {
         range: ByteRange,
     ) -> Result<(Node, NodeId), Refusal> {
         let mut admission = self.opens.admission(target.patience);
-        // Rows of this file that are read from now on have everything written before the request came.
+        // Rows of this file read after this point include everything written before the request arrived.
         let mut admitted = None;
         for _ in 0..MAX_TRIES {
             let no_file_is_open = self.opens.is_empty();
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_waits_for_clients_a_little_less_than_it_may_take() {
+    fn patience_is_slightly_below_the_request_timeout() {
         for (query, millis) in
             [("", 29_000), ("timeout=0", 29_000), ("timeout=5", 4500), ("timeout=90", 29_000)]
         {

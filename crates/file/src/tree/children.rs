@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_in_a_snapshot_is_what_it_was_at_the_end_of_that_epoch() {
+    fn child_in_a_snapshot_is_the_newest_row_of_its_epoch() {
         for (current, kept, at, expected) in [
             (Some(3), Some(1), At::Now, Some(3)),
             (None, Some(1), At::Now, None),

@@ -22,7 +22,7 @@ const CHUNK: usize = 1024;
 pub(crate) struct Listing {
     directory: Partition,
     prefix: Vec<u8>,
-    /// The next name to look at; `None` at the end.
+    /// The next name to read; `None` at the end.
     from: Option<Vec<u8>>,
     at: At,
 }
@@ -74,7 +74,7 @@ impl FileService {
         Ok(Some(entries))
     }
 
-    /// Reads one name that has more kept rows than fit into one read, and goes on after it.
+    /// Reads one name with more kept rows than fit into one read, and continues after it.
     async fn skip_name(
         &self,
         listing: &mut Listing,

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_its_names_without_dots_at_their_ends_unless_they_are_kept() {
+    fn path_names_lose_trailing_dots_unless_kept() {
         assert_eq!(texts("", false), Some(vec![]));
         assert_eq!(texts("a/B c/d.txt", false), Some(vec!["a".into(), "B c".into(), "d.txt".into()]));
         assert_eq!(texts("dir/", false), Some(vec!["dir".into()]));

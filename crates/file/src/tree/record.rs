@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tier_that_never_changed_is_stored_as_before_and_a_changed_one_keeps_both() {
+    fn unchanged_tier_keeps_its_old_encoding_and_a_changed_one_stores_both() {
         let mut seen = vec![];
         for (_, current) in AccessTier::NAMES {
             let stored = record::encode(&current).unwrap();

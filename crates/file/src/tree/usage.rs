@@ -242,7 +242,7 @@ impl FileService {
             })
             .await?;
         }
-        // Nothing is posted to the balance meanwhile.
+        // No bytes are posted to the balance meanwhile.
         let _renewals = usage.lock_renewals().await;
         let (recount, balance) = self.balance(space).await?;
         let own = usage.sums().unposted(recount);
@@ -261,7 +261,7 @@ impl FileService {
         self.usages.len()
     }
 
-    /// Returns whether [`FileService::release_idle_slices`] has something to do.
+    /// Returns whether [`FileService::release_idle_slices`] has work to do.
     pub fn has_idle_slices(&self) -> bool {
         self.usages.table().is_filling()
     }

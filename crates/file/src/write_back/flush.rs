@@ -111,7 +111,7 @@ impl FileService {
     /// Handles a refused request over REST: flushes the file or waits for the client. Returns whether to try
     /// again.
     ///
-    /// A flush that takes too long goes on in the background.
+    /// A flush that takes longer continues in the background.
     pub(crate) async fn flush_or_wait(&self, admission: &mut Admission) -> bool {
         let Some(file) = admission.flush() else { return admission.wait_for_clients().await };
         let flushed = timeout_at(admission.deadline(), self.flush_file(file, FlushReason::Requested)).await;

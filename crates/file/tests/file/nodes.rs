@@ -3,7 +3,7 @@
 use crate::support::{make_directory, make_file, names, start};
 
 #[tokio::test]
-async fn names_are_compared_without_regard_to_case_and_shown_as_they_were_written() {
+async fn names_ignore_case_but_keep_their_spelling() {
     let server = start().await;
     make_directory(&server, "Photos").await;
     make_file(&server, "photos/Cat.JPG", 3).await;
@@ -33,7 +33,7 @@ async fn parent_directory_must_exist() {
 }
 
 #[tokio::test]
-async fn directories_and_files_are_not_mistaken_for_each_other() {
+async fn directory_and_file_operations_refuse_the_other_kind() {
     let server = start().await;
     make_directory(&server, "d").await;
     make_file(&server, "f", 1).await;

@@ -159,7 +159,7 @@ async fn lowered_quota_applies_to_open_files() {
 }
 
 #[tokio::test]
-async fn the_quota_counts_a_file_whose_client_disconnects_before_it_is_committed() {
+async fn quota_counts_a_commit_whose_client_has_disconnected() {
     static QUEUEING: LazyLock<Queueing> = LazyLock::new(Queueing::default);
     let make = |parts: lazuli_testing::Parts| {
         let store = Interposed::new(parts.store, QUEUEING.clone());
@@ -267,7 +267,7 @@ async fn ordinary_writes_cost_no_commit_for_the_quota() {
 }
 
 #[tokio::test]
-async fn a_recount_removes_more_slices_than_one_commit_changes_rows() {
+async fn recount_removes_more_slices_than_fit_into_one_commit() {
     const SLICES: usize = 450;
     let first = start().await;
     make_file(&first, "f", 1000).await;

@@ -98,7 +98,7 @@ fn last(results: &[u8]) -> u32 {
 }
 
 #[test]
-fn the_pipe_has_several_spellings_of_one_name() {
+fn pipe_can_be_opened_by_several_names() {
     for name in ["srvsvc", r"\srvsvc", "SRVSVC", r"\pipe\srvsvc", r"PIPE\srvsvc"] {
         assert!(Pipe::exists(name), "{name}");
     }

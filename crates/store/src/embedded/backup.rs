@@ -145,7 +145,7 @@ mod tests {
     use crate::embedded::transfer::{self, Item};
     use crate::{Commit, Embedded, Mutation, Options, Partition, SpaceId, Store};
 
-    /// Commits these rows one after the other.
+    /// Commits these rows one at a time.
     async fn put(store: &Embedded, rows: std::ops::Range<u32>) {
         for n in rows {
             let row = Mutation::Put(Bytes::copy_from_slice(&n.to_be_bytes()), vec![1; 8000].into());

@@ -381,7 +381,7 @@ impl Flusher {
         tree.flush(&tree.get_flush_lock(), shared.snapshots.oldest())?;
         shared.views.capture_flushed(tree);
         shared.queue.post(Work::Republish);
-        // The table and its manifest are durable, so the log's copy is not needed any more. Retire segments
+        // The table and its manifest are durable, so the log's copy is no longer needed. Retire segments
         // in order, oldest first, and stop at the first failure, so that the log has no gap.
         let oldest = || self.state.lock().segments.front().copied().filter(|s| *s <= flush_up_to);
         while let Some(oldest) = oldest() {

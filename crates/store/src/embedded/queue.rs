@@ -54,7 +54,7 @@ pub(crate) struct Job {
 pub(crate) enum NextJobs {
     /// The jobs of the group, in order.
     Jobs(Vec<Job>),
-    /// No job came in time.
+    /// No job arrived in time.
     TimedOut,
     /// The queue is empty and closed.
     Closed,

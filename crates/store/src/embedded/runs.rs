@@ -111,7 +111,7 @@ impl ChangedKeys {
     }
 }
 
-/// The result of looking for a run.
+/// The result of a lookup of a run.
 pub(crate) enum RunLookup {
     /// A run, and the range of keys that it covers.
     Run(Arc<Run>, Range<Bytes>),

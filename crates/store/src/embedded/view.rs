@@ -175,7 +175,7 @@ impl Views {
         state.replaced.push(self.current.swap(next));
     }
 
-    /// Frees replaced views that no reader uses any more. Returns whether some are still used.
+    /// Frees replaced views without readers. Returns whether some are still in use.
     pub(crate) fn free_unused(&self) -> bool {
         let mut state = self.state.lock();
         // A replaced view can only be reached through a snapshot that already holds it.

@@ -38,7 +38,7 @@ pub(crate) const ALIGN: usize = 8;
 pub(crate) enum FrameKind {
     /// Holds commits, to be applied in order.
     Group = 1,
-    /// Notes that everything before it is durable.
+    /// A note that everything before it is durable.
     Note = 2,
     /// Ends the segment.
     End = 3,

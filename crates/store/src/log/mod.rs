@@ -70,7 +70,7 @@ pub(crate) enum Lane {
 /// Why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// Data that was durable cannot be read any more.
+    /// Durable data can no longer be read.
     #[error("{path}: damaged at byte {offset}: {what}")]
     Damaged {
         /// The segment.

@@ -1,4 +1,4 @@
-//! Reads a damaged log: every complete frame, wherever it lies.
+//! Reads a damaged log: every complete frame, at any position.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -56,7 +56,7 @@ impl FileState {
         for cache in self.caches.iter_mut().filter(|cache| Some(cache.key) != own) {
             if let Some(asked) = rule(cache.key.kind(), cache.state) {
                 cache.break_to(self.file, &mut self.breaks, asked.to);
-                // A break without acknowledgment takes effect at once.
+                // A break that needs no acknowledgment takes effect at once.
                 waits |= asked.waits_for_ack && cache.breaking.is_some();
             }
         }

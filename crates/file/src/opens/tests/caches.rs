@@ -236,7 +236,7 @@ async fn lease_upgrade_is_all_or_nothing() {
 }
 
 #[tokio::test]
-async fn an_attribute_open_breaks_nothing_and_caches_nothing_next_to_a_writer() {
+async fn attribute_open_breaks_no_cache_and_gets_none_next_to_a_writer() {
     for (attribute_open, broken) in [
         (AttributeOpen::AttributesOnly, false),
         (AttributeOpen::AttributesAndSecurity, true),

@@ -6,7 +6,7 @@ use crate::handles::{CreateRequest, Disposition, Kind};
 use crate::tree::spot::Spot;
 
 #[tokio::test]
-async fn an_open_waits_for_a_request_that_it_conflicts_with_and_others_do_not() {
+async fn only_conflicting_opens_wait_for_a_request() {
     let table = table();
     let mut write = table.admission(PATIENCE);
     write.admit(FILE, FileUse::PutRange).unwrap();

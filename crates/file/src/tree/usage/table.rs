@@ -106,7 +106,7 @@ impl UsageTable {
     }
 }
 
-/// Returns whether nothing holds an entry. The caller has locked the table, so nothing can begin to.
+/// Returns whether an entry has no holder. The caller has locked the table, so no holder can appear.
 fn is_idle(usage: &Arc<Usage>) -> bool {
     Arc::strong_count(usage) == 1 && usage.sums().buffered == 0
 }

@@ -204,7 +204,7 @@ impl ContentSweeper {
         let mut sweep = Sweep::begin(&self.extents, pace).await?;
         // A disconnected client has dropped its writer, but its commit may still be queued. After this wait
         // the commit has taken effect or never will. Later commits have writers that the sweep respects.
-        self.store.settled().await?;
+        self.store.wait_for_commits().await?;
         let before = self.store.row_counts();
         let scanned = self.scan(&mut sweep, pace).await?;
         let after = self.store.row_counts();

@@ -149,7 +149,7 @@ impl OpenTable {
         adjust(&self.buffered, buffered, state.buffer.buffered());
         adjust(&self.locks, locks, state.locks().len());
         if state.is_idle() {
-            debug_assert!(state.buffer.is_settled(), "{state:?}");
+            debug_assert!(state.buffer.is_discardable(), "{state:?}");
             shard.remove(&file);
             self.known.fetch_sub(1, Ordering::SeqCst);
         }

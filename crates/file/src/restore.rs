@@ -48,7 +48,7 @@ impl Intake for FileService {
             .await
     }
 
-    fn look_for_garbage(&self) {
-        self.shares.look_for_garbage();
+    fn schedule_sweep(&self) {
+        self.shares.schedule_sweep();
     }
 }

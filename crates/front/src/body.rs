@@ -121,7 +121,7 @@ impl http_body::Body for RequestBody {
             Poll::Ready(Some(Err(_))) => this.fail(BodyFailure::Disconnected),
             Poll::Ready(None) => {
                 this.incoming = None;
-                this.progress.set(BodyState::Settled);
+                this.progress.set(BodyState::Completed);
                 Poll::Ready(None)
             }
             Poll::Pending => {
@@ -155,7 +155,7 @@ impl Drop for RequestBody {
         let Some(incoming) = self.incoming.take().filter(|incoming| !incoming.is_end_stream()) else {
             // The last byte was read, but perhaps not the end of the stream after it.
             if !self.progress.is_abandoned() {
-                self.progress.set(BodyState::Settled);
+                self.progress.set(BodyState::Completed);
             }
             return;
         };
@@ -163,7 +163,7 @@ impl Drop for RequestBody {
         let withheld = self.expects_continue && self.progress.is_untouched();
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) if !withheld && incoming.size_hint().lower() <= self.limits.drain_bytes => {
-                self.progress.set(BodyState::Settled);
+                self.progress.set(BodyState::Completed);
                 runtime.spawn(drain(incoming, Arc::clone(activity), Arc::clone(&self.limits)));
             }
             _ => self.abandon(),

@@ -18,7 +18,7 @@ pub(crate) enum BodyState {
     /// The body is being read.
     Reading,
     /// The body was read to its end, or will be: the connection can carry further requests.
-    Settled,
+    Completed,
     /// The rest of the body is left unread: the connection has to end.
     Abandoned,
 }

@@ -15,7 +15,7 @@ use lazuli_service::{Damage, commit_refusal};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceHeader, SpaceId};
 use parking_lot::Mutex;
 
-use crate::{GarbageWatch, Generation, Generations, Settle, keys};
+use crate::{GarbageWatch, Generation, Generations, ReconcileReason, keys};
 
 /// Spaces that this process is filling.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ pub trait Intake: Send + Sync {
     ) -> Result<(), Refusal>;
 
     /// Makes a sweep due, because imported spaces may have become garbage.
-    fn look_for_garbage(&self);
+    fn schedule_sweep(&self);
 }
 
 impl<G: Generation> Generations<G> {
@@ -152,13 +152,14 @@ impl<G: Generation> Generations<G> {
         let kept_until = named.await?;
         if let Some(stamp) = deleted {
             self.garbage.schedule(kept_until);
-            self.settle(&incoming.partition, space, &keys::deleted(stamp), Settle::Moved).await?;
+            self.reconcile_header(&incoming.partition, space, &keys::deleted(stamp), ReconcileReason::Moved)
+                .await?;
         }
         Ok(())
     }
 
     /// Makes the next sweep due.
-    pub fn look_for_garbage(&self) {
+    pub fn schedule_sweep(&self) {
         self.garbage.schedule(None);
     }
 }

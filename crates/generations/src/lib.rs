@@ -131,7 +131,7 @@ pub struct Removal {
 
 /// Why a space's header is compared with its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Settle {
+enum ReconcileReason {
     /// The row was moved just now.
     Moved,
     /// The header may be stale after a crash or a failure.
@@ -294,7 +294,7 @@ impl<G: Generation> Generations<G> {
         });
         let (space, retired, kept_until) = moved.await?;
         self.garbage.schedule(kept_until);
-        self.settle(partition, space, &retired, Settle::Moved).await
+        self.reconcile_header(partition, space, &retired, ReconcileReason::Moved).await
     }
 
     /// Empties a resource at once, independent of its size: `renew` gives it a new space, and the old space
@@ -324,7 +324,7 @@ impl<G: Generation> Generations<G> {
                 }
             };
             this.garbage.schedule(None);
-            this.settle(&partition, old, &keys::garbage(old), Settle::Moved).await?;
+            this.reconcile_header(&partition, old, &keys::garbage(old), ReconcileReason::Moved).await?;
             Ok(old)
         };
         run_to_completion(renewed).await
@@ -352,7 +352,7 @@ impl<G: Generation> Generations<G> {
                 Ok(Decision::Write(Change::of([put, Mutation::Delete(key.clone())]), current.space()))
             });
             let space = moved.await?;
-            this.settle(&partition, space, &keys::CURRENT, Settle::Moved).await
+            this.reconcile_header(&partition, space, &keys::CURRENT, ReconcileReason::Moved).await
         };
         run_to_completion(restored).await
     }
@@ -360,23 +360,23 @@ impl<G: Generation> Generations<G> {
     /// Opens a space if the current row of a partition names it, and closes the space if the `retired` row
     /// exists. If neither holds, a later move is responsible for the space. If this fails, the next sweep
     /// repeats it.
-    async fn settle(
+    async fn reconcile_header(
         &self,
         partition: &Partition,
         space: SpaceId,
         retired: &Bytes,
-        why: Settle,
+        why: ReconcileReason,
     ) -> Result<(), Refusal> {
-        let settled = self.try_settle(partition, space, retired, why).await;
-        settled.inspect_err(|_| self.garbage.schedule(None))
+        let reconciled = self.try_reconcile(partition, space, retired, why).await;
+        reconciled.inspect_err(|_| self.garbage.schedule(None))
     }
 
-    async fn try_settle(
+    async fn try_reconcile(
         &self,
         partition: &Partition,
         space: SpaceId,
         retired: &Bytes,
-        why: Settle,
+        why: ReconcileReason,
     ) -> Result<(), Refusal> {
         for _ in 0..MAX_ATTEMPTS {
             // A space without a header was swept: nothing is left to open or close.
@@ -390,14 +390,14 @@ impl<G: Generation> Generations<G> {
             if !open && retired.as_ref().is_none_or(|row| row.key == keys::CURRENT) {
                 return Ok(());
             }
-            if header.open == open && why == Settle::Repair {
+            if header.open == open && why == ReconcileReason::Repair {
                 return Ok(());
             }
             let to = SpaceHeader { epoch: header.epoch + 1, open };
             match self.store.set_space(space, Some(header), to).await {
                 Err(CommitError::Conflict) => {}
                 Ok(()) => {
-                    self.reopened.fetch_or(open && why == Settle::Repair, Ordering::AcqRel);
+                    self.reopened.fetch_or(open && why == ReconcileReason::Repair, Ordering::AcqRel);
                     return Ok(());
                 }
                 Err(error) => return Err(commit_refusal(error)),

@@ -7,7 +7,7 @@
 //! again, a bounded number of times.
 //!
 //! Another operation may be about to close or open the space based on the old name's row, see [`crate`]. So
-//! the new name settles the space once more, which raises the epoch. Writers into the space only run their
+//! the new name reconciles the space header once more, which raises the epoch. Writers into the space only run their
 //! rule again; their data appears under the new name.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use lazuli_store::intent::{Ended, IntentError, IntentId, IntentPlan, IntentPlann
 use lazuli_store::{Change, Mutation, Partition, Reads, TransactError, View};
 
 use crate::slot::{Rename, Renaming, Side, Slot};
-use crate::{Generation, Generations, MAX_ATTEMPTS, Settle, keys, not_found};
+use crate::{Generation, Generations, MAX_ATTEMPTS, ReconcileReason, keys, not_found};
 
 /// The intent kind of a rename.
 const RENAME: u8 = 1;
@@ -57,7 +57,11 @@ impl<G: Generation> Generations<G> {
             }
             let rename = Rename::new(source, target, &current.encode()?);
             match self.rows.intents(source, &renames).run(RENAME, record::encode(&rename)?).await {
-                Ok(()) => return self.settle(target, current.space(), &keys::CURRENT, Settle::Moved).await,
+                Ok(()) => {
+                    return self
+                        .reconcile_header(target, current.space(), &keys::CURRENT, ReconcileReason::Moved)
+                        .await;
+                }
                 Err(IntentError::Refused(Obstacle::Refused(refusal))) => return Err(refusal),
                 Err(IntentError::Refused(Obstacle::OtherRename(other))) => self.resolve(&other).await?,
                 Err(IntentError::Refused(Obstacle::Changed) | IntentError::Aborted) => {}
@@ -89,7 +93,7 @@ impl<G: Generation> Generations<G> {
         let (home, renames) = (rename.source(), Renames::<G> { rule: None });
         let marked = Some((&plan, renaming.side as usize));
         let ended = self.rows.intents(&home, &renames).resolve(renaming.id, marked).await;
-        self.settle_resolved(ended, rename).await
+        self.reconcile_resolved(ended, rename).await
     }
 
     /// Resolves a rename whose intent was found in its home.
@@ -97,10 +101,10 @@ impl<G: Generation> Generations<G> {
         let renames = Renames::<G> { rule: None };
         let intents = self.rows.intents(home, &renames);
         let Some(plan) = intents.plan(id).await.map_err(interrupted(home))? else { return Ok(()) };
-        self.settle_resolved(intents.resolve(id, None).await, &plan.rename).await
+        self.reconcile_resolved(intents.resolve(id, None).await, &plan.rename).await
     }
 
-    async fn settle_resolved(
+    async fn reconcile_resolved(
         &self,
         ended: Result<Ended, IntentError<Obstacle>>,
         rename: &Rename,
@@ -109,7 +113,7 @@ impl<G: Generation> Generations<G> {
             Ended::Aborted => Ok(()),
             Ended::Applied => {
                 let space = G::decode(&rename.value())?.space();
-                self.settle(&rename.target(), space, &keys::CURRENT, Settle::Moved).await
+                self.reconcile_header(&rename.target(), space, &keys::CURRENT, ReconcileReason::Moved).await
             }
         }
     }

@@ -19,7 +19,7 @@ use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row, SpaceId, W
 use tracing::Instrument;
 
 use crate::slot::Slot;
-use crate::{Generation, Generations, Settle, keys};
+use crate::{Generation, Generations, ReconcileReason, keys};
 
 /// Rows that are scanned or removed between two pauses.
 const STEP: usize = 256;
@@ -176,7 +176,7 @@ impl<G: Generation> Generations<G> {
             if !self.is_garbage(partition, space, &row.key).await? {
                 return Ok(None);
             }
-            self.settle(partition, space, &row.key, Settle::Repair).await?;
+            self.reconcile_header(partition, space, &row.key, ReconcileReason::Repair).await?;
             return Ok(Some(space));
         }
         let generation = match keys::deleted_at(&row.key) {
@@ -191,7 +191,7 @@ impl<G: Generation> Generations<G> {
         if is_over || self.is_orphan(partition).await? {
             return self.make_garbage(partition, &row.key).await;
         }
-        self.settle(partition, generation.space(), &row.key, Settle::Repair).await?;
+        self.reconcile_header(partition, generation.space(), &row.key, ReconcileReason::Repair).await?;
         if kept_until.is_some() {
             self.garbage.schedule(kept_until);
         }
@@ -257,7 +257,7 @@ impl<G: Generation> Generations<G> {
             Ok(Decision::Write(Change::of(mutations), Some(space)))
         });
         let Some(space) = moved.await? else { return Ok(None) };
-        self.settle(partition, space, &keys::garbage(space), Settle::Moved).await?;
+        self.reconcile_header(partition, space, &keys::garbage(space), ReconcileReason::Moved).await?;
         Ok(Some(space))
     }
 

@@ -108,7 +108,7 @@ async fn restored_data_becomes_garbage_when_the_reservation_ends_without_an_acco
     let stamp = world.store.stamp();
     let spaces = [world.import(&owner, "a", Some(stamp)).await, world.import(&owner, "a", None).await];
     drop(reserved);
-    world.things.look_for_garbage();
+    world.things.schedule_sweep();
     assert!(world.things.sweep_due());
     world.sweep().await;
     for space in spaces {

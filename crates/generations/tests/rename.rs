@@ -171,7 +171,7 @@ async fn rename_moves_the_thing_and_its_space_to_the_new_name() {
 async fn rename_interrupted_at_any_step_leaves_exactly_one_of_the_two_names() {
     let world = World::new().await;
     let mut ends = [0, 0];
-    // begin, two to prepare, decide, two to finish, forget, settle.
+    // begin, two to prepare, decide, two to finish, forget, reconcile.
     for write in 0..=8 {
         for last_takes_effect in [false, true] {
             for next_actor in 0..4 {

@@ -34,7 +34,7 @@ impl Intake for QueueService {
         Ok(())
     }
 
-    fn look_for_garbage(&self) {
-        self.queues.look_for_garbage();
+    fn schedule_sweep(&self) {
+        self.queues.schedule_sweep();
     }
 }

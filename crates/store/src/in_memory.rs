@@ -181,7 +181,7 @@ impl Store for InMemoryStore {
         Ok(self.rows.read().walk_all(from, visitor))
     }
 
-    async fn settled(&self) -> Result<(), CommitError> {
+    async fn wait_for_commits(&self) -> Result<(), CommitError> {
         Ok(())
     }
 

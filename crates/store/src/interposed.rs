@@ -41,8 +41,8 @@ pub trait Interposer: Send + Sync + 'static {
     }
 
     /// Handles a call that waits until all earlier commits are decided.
-    async fn settled(&self, store: &dyn Store) -> Result<(), CommitError> {
-        store.settled().await
+    async fn wait_for_commits(&self, store: &dyn Store) -> Result<(), CommitError> {
+        store.wait_for_commits().await
     }
 
     /// Runs after rows of a partition were read, before they are returned.
@@ -134,8 +134,8 @@ impl<B: Interposer> Store for Interposed<B> {
         Ok(next)
     }
 
-    async fn settled(&self) -> Result<(), CommitError> {
-        self.interposer.settled(&*self.store).await
+    async fn wait_for_commits(&self) -> Result<(), CommitError> {
+        self.interposer.wait_for_commits(&*self.store).await
     }
 
     fn row_counts(&self) -> Option<RowCounts> {

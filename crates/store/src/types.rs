@@ -354,7 +354,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Waits until every commit submitted before this call is decided, including those whose callers were
     /// dropped.
-    async fn settled(&self) -> Result<(), CommitError>;
+    async fn wait_for_commits(&self) -> Result<(), CommitError>;
 
     /// Returns the rows added and removed so far, as of the last acknowledged commit, or `None` if the engine
     /// does not count them.

@@ -35,7 +35,7 @@ impl Intake for TableService {
             .await
     }
 
-    fn look_for_garbage(&self) {
-        self.tables.look_for_garbage();
+    fn schedule_sweep(&self) {
+        self.tables.schedule_sweep();
     }
 }

@@ -365,7 +365,7 @@ impl Fuzzer {
             tokio::time::sleep(Duration::from_micros(200)).await;
         }
         self.server().delayed.interposer.delay(0);
-        self.server().delayed.settled().await.map_err(|error| error.to_string())
+        self.server().delayed.wait_for_commits().await.map_err(|error| error.to_string())
     }
 
     async fn state(&self, account: &Arc<Account>, case: &Case) -> Result<String, String> {

@@ -107,7 +107,7 @@ impl BlobService {
         let partitions = std::mem::take(&mut *self.dropped.recorded.lock()).into_iter().collect();
         let mut recorded = PartitionsInProgress { dropped: &self.dropped, partitions };
         // The commit of a request whose client has disconnected may still be queued.
-        self.store.settled().await.map_err(commit_refusal)?;
+        self.store.wait_for_commits().await.map_err(commit_refusal)?;
         let mut removed = 0;
         while let Some(partition) = recorded.partitions.last() {
             let done = self.remove_dropped_of(partition, pace).await;

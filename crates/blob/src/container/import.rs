@@ -41,7 +41,7 @@ impl Intake for BlobService {
             .await
     }
 
-    fn look_for_garbage(&self) {
-        self.containers.look_for_garbage();
+    fn schedule_sweep(&self) {
+        self.containers.schedule_sweep();
     }
 }

@@ -151,7 +151,7 @@ impl Interposer for StoreProbe {
         }
     }
 
-    async fn settled(&self, store: &dyn Store) -> Result<(), CommitError> {
-        self.queueing.settled(store).await
+    async fn wait_for_commits(&self, store: &dyn Store) -> Result<(), CommitError> {
+        self.queueing.wait_for_commits(store).await
     }
 }

@@ -85,7 +85,7 @@ impl InMemoryMark {
         next
     }
 
-    fn settle(&self, freed: &Freed) {
+    fn finish_statistics(&self, freed: &Freed) {
         let mut state = self.shared.state.lock();
         state.live = Some(freed.live_bytes);
         state.appended_before_mark = self.appended_bytes;
@@ -131,7 +131,7 @@ impl Mark for InMemoryMark {
             from = self.free_step(at, &mut freed);
             pace.rest().await;
         }
-        self.settle(&freed);
+        self.finish_statistics(&freed);
         Ok(freed)
     }
 }

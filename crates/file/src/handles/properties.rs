@@ -128,7 +128,7 @@ impl FileService {
         let directory = keys::directory(id.file.space, id.file.node);
         let children = keys::children(&[]);
         let reads = Reads::default().and_range(children.clone(), 1);
-        let set = self.read_settled(&directory, reads, &children).await?;
+        let set = self.read_between_moves(&directory, reads, &children).await?;
         Ok(set.ranges.first().is_some_and(|range| !range.rows.is_empty()))
     }
 }

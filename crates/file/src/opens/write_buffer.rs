@@ -120,7 +120,7 @@ impl WriteBuffer {
     }
 
     /// Returns whether dropping the buffer would lose neither writes nor reserved quota.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_discardable(&self) -> bool {
         !self.is_dirty() && self.reserved == 0
     }
 

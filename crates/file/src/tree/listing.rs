@@ -58,7 +58,7 @@ impl FileService {
             kept.start = kept.start.max(keys::kept(&from, 0));
             reads = reads.and_range(kept, CHUNK);
         }
-        let ranges = self.read_settled(&listing.directory, reads, &current).await?.ranges;
+        let ranges = self.read_between_moves(&listing.directory, reads, &current).await?.ranges;
         let end = ranges.iter().filter(|scanned| scanned.more).map(|scanned| name(&scanned.range.end)).min();
         if end.is_some_and(|end| end == from) {
             return self.skip_name(listing, from).await.map(Some);
@@ -82,7 +82,7 @@ impl FileService {
     ) -> Result<Vec<(Bytes, Node)>, Refusal> {
         let reads = children::reads_folded(&name, listing.at);
         let alone = keys::child(&name)..keys::child(&[&name[..], &[0]].concat());
-        let set = self.read_settled(&listing.directory, reads, &alone).await?;
+        let set = self.read_between_moves(&listing.directory, reads, &alone).await?;
         let entry = children::found(&set, listing.at)?.map(|node| (Bytes::copy_from_slice(&name), node));
         // No name contains this character.
         name.push(1);

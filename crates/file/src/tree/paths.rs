@@ -89,7 +89,7 @@ impl FileService {
     }
 
     /// Reads rows of a directory while no decided move of a range of its children is unfinished.
-    pub(crate) async fn read_settled(
+    pub(crate) async fn read_between_moves(
         &self,
         partition: &Partition,
         reads: Reads,

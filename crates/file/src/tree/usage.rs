@@ -364,13 +364,13 @@ impl FileService {
         // Later doubts concern commits that may not be in the sum.
         usage.sums().doubt = false;
         // Decides commits of dropped requests: of this front end here, of others by the fence.
-        self.store.settled().await.map_err(commit_refusal)?;
+        self.store.wait_for_commits().await.map_err(commit_refusal)?;
         if has_others {
             self.shares.fence(space).await?;
             // Writers have kept rows of the epoch that ended, which perhaps no snapshot needs.
             self.snapshot_garbage.schedule(None);
         }
-        let sum = self.settled_sum(space).await?;
+        let sum = self.stable_sum(space).await?;
         let counted = self.store_recount(space, mark, sum).await?;
         usage.sums().restart(counted);
         Ok(())
@@ -378,7 +378,7 @@ impl FileService {
 
     /// Returns the sum of the counters of all directories at one moment: two passes in a row have found the
     /// same counters. Meanwhile only moves between directories and deletions change counters.
-    async fn settled_sum(&self, space: SpaceId) -> Result<i64, Refusal> {
+    async fn stable_sum(&self, space: SpaceId) -> Result<i64, Refusal> {
         let mut last = None;
         for _ in 0..MAX_PASSES {
             let pass = self.sum(space).await?;

@@ -210,7 +210,7 @@ async fn a_commit_that_another_front_end_has_queued_does_not_exceed_the_quota_la
     QUEUEING.dropped().await;
     let second = first.other_front_end(plain);
     make_file(&second, "d/more", 1000).await;
-    QUEUEING.settled(&*first.store).await.unwrap();
+    QUEUEING.wait_for_commits(&*first.store).await.unwrap();
     assert_eq!(
         QUEUEING.outcome(),
         Some(Err(CommitError::Gone)),

@@ -97,7 +97,7 @@ impl Intakes {
         let received = self.try_receive_account(runtime, reserved, new_keys, rule, input);
         if received.is_err() {
             // The reservation has ended, so the received rows belong to no account.
-            self.services.values().for_each(|service| service.look_for_garbage());
+            self.services.values().for_each(|service| service.schedule_sweep());
         }
         received
     }

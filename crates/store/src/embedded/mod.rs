@@ -499,7 +499,7 @@ impl Store for Embedded {
         all_rows::visit_page(&self.shared, from, visitor)
     }
 
-    async fn settled(&self) -> Result<(), CommitError> {
+    async fn wait_for_commits(&self) -> Result<(), CommitError> {
         self.shared.queue.submit(Work::Republish).await
     }
 

@@ -11,7 +11,7 @@ use super::Interposer;
 use crate::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
 
 /// Keeps one commit queued. The store decides it before the next commit that changes a row, before the next
-/// change of a space's header, and before `settled` returns. Commits without changes wait for it. The caller
+/// change of a space's header, and before `wait_for_commits` returns. Commits without changes wait for it. The caller
 /// of the queued commit never gets an answer; the test drops it.
 #[derive(Clone, Default)]
 pub struct Queueing(Arc<QueueingState>);
@@ -112,8 +112,8 @@ impl Interposer for Queueing {
         store.set_space(space, from, to).await
     }
 
-    async fn settled(&self, store: &dyn Store) -> Result<(), CommitError> {
+    async fn wait_for_commits(&self, store: &dyn Store) -> Result<(), CommitError> {
         self.decide(store).await;
-        store.settled().await
+        store.wait_for_commits().await
     }
 }

@@ -17,7 +17,7 @@ type ReplySender = oneshot::Sender<Result<(), CommitError>>;
 enum QueuedCommit {
     Commit(Partition, Commit, ReplySender),
     SetSpace(SpaceId, Option<SpaceHeader>, SpaceHeader, ReplySender),
-    Settled(ReplySender),
+    Barrier(ReplySender),
 }
 
 /// Decides commits in the order of their submission, each after a number of scheduler turns.
@@ -45,7 +45,7 @@ impl DelayedCommits {
                     QueuedCommit::SetSpace(space, from, to, reply) => {
                         reply.send(store.set_space(space, from, to).await)
                     }
-                    QueuedCommit::Settled(reply) => reply.send(store.settled().await),
+                    QueuedCommit::Barrier(reply) => reply.send(store.wait_for_commits().await),
                 };
             }
         });
@@ -83,8 +83,8 @@ impl Interposer for DelayedCommits {
         self.decided(|reply| QueuedCommit::SetSpace(space, from, to, reply)).await
     }
 
-    async fn settled(&self, _: &dyn Store) -> Result<(), CommitError> {
-        self.decided(QueuedCommit::Settled).await
+    async fn wait_for_commits(&self, _: &dyn Store) -> Result<(), CommitError> {
+        self.decided(QueuedCommit::Barrier).await
     }
 
     async fn was_read(&self) {

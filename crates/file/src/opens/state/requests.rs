@@ -95,7 +95,7 @@ impl FileState {
     /// old content.
     pub(in crate::opens) fn finish_truncating_open(&mut self, number: u64, version: u64) {
         self.finish(number, version);
-        // The client of this open has read no bytes yet. The response tells it which caching is granted.
+        // The client of this open has read no bytes yet. The response has the granted caching.
         let own = self.opens.get(&number).and_then(|open| open.cache);
         self.break_caches(own, |_, held| CacheBreak::for_change(held));
     }

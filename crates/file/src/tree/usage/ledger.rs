@@ -115,7 +115,7 @@ impl FileService {
                 }
                 None => {}
             }
-            let posted = sums.settled;
+            let posted = sums.committed;
             let bytes = balance.bytes.saturating_add(posted);
             let elsewhere = bytes.saturating_add(rows.others);
             let needed = sums.in_flight.saturating_add(sums.buffered).saturating_add(wanted);
@@ -164,13 +164,13 @@ impl FileService {
         let released = self.rows.transact(&partition, reads(), |view| {
             let rows = Rows::of(view, instance)?;
             let sums = usage.sums();
-            let is_settled = sums.in_flight == 0 && sums.buffered == 0 && !sums.doubt && rows.has_own;
+            let is_quiescent = sums.in_flight == 0 && sums.buffered == 0 && !sums.doubt && rows.has_own;
             let balance = rows.balance.filter(|balance| {
                 sums.account
                     .is_some_and(|account| account.recount == balance.recount && balance.mark.is_none())
             });
-            let Some(balance) = balance.filter(|_| is_settled) else { return Ok(Decision::Answer(())) };
-            let balance = Balance { bytes: balance.bytes.saturating_add(sums.settled), ..balance };
+            let Some(balance) = balance.filter(|_| is_quiescent) else { return Ok(Decision::Answer(())) };
+            let balance = Balance { bytes: balance.bytes.saturating_add(sums.committed), ..balance };
             let mutations =
                 [Mutation::Put(keys::BALANCE, encode(&balance)?), Mutation::Delete(keys::slice(instance))];
             Ok(Decision::Write(Change::of(mutations), ()))

@@ -14,7 +14,7 @@ pub(super) struct Sums {
     /// `None`: the rows are unknown.
     pub(super) account: Option<Account>,
     /// Bytes added by commits of this front end since the last post to the balance, minus those freed.
-    pub(super) settled: i64,
+    pub(super) committed: i64,
     /// Bytes reserved for commits in flight or with unknown outcome.
     pub(super) in_flight: i64,
     /// Bytes reserved for buffered writes.
@@ -43,7 +43,7 @@ pub(super) struct Account {
 impl Sums {
     /// Returns the most that this front end adds to the balance.
     pub(super) fn total(&self) -> i64 {
-        self.settled.saturating_add(self.in_flight).saturating_add(self.buffered)
+        self.committed.saturating_add(self.in_flight).saturating_add(self.buffered)
     }
 
     /// Returns what this front end adds to the balance of a recount.
@@ -74,20 +74,20 @@ impl Sums {
     /// Starts again after a recount: each reservation is in the sum, or its commit has failed.
     pub(super) fn restart(&mut self, account: Account) {
         self.account = Some(account);
-        (self.settled, self.in_flight) = (0, 0);
+        (self.committed, self.in_flight) = (0, 0);
         self.round += 1;
     }
 
     /// Notes a renewed slice and what was posted to the balance.
     pub(super) fn renewed(&mut self, account: Account, posted: i64) {
-        self.settled -= posted;
+        self.committed -= posted;
         self.account = Some(account);
     }
 
     /// Forgets the rows.
     pub(super) fn lose(&mut self) {
         self.account = None;
-        (self.settled, self.in_flight) = (0, 0);
+        (self.committed, self.in_flight) = (0, 0);
         self.round += 1;
     }
 }
@@ -172,7 +172,7 @@ impl QuotaReservation {
         let mut sums = self.usage.sums();
         if sums.round == self.round {
             sums.in_flight -= reserved.max(0);
-            sums.settled += reserved;
+            sums.committed += reserved;
         }
     }
 

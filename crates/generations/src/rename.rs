@@ -7,8 +7,8 @@
 //! again, a bounded number of times.
 //!
 //! Another operation may be about to close or open the space based on the old name's row, see [`crate`]. So
-//! the new name reconciles the space header once more, which raises the epoch. Writers into the space only run their
-//! rule again; their data appears under the new name.
+//! the new name reconciles the space header once more, which raises the epoch. Writers into the space only
+//! run their rule again; their data appears under the new name.
 
 use std::sync::Arc;
 

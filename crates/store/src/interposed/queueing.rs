@@ -11,8 +11,8 @@ use super::Interposer;
 use crate::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
 
 /// Keeps one commit queued. The store decides it before the next commit that changes a row, before the next
-/// change of a space's header, and before `wait_for_commits` returns. Commits without changes wait for it. The caller
-/// of the queued commit never gets an answer; the test drops it.
+/// change of a space's header, and before `wait_for_commits` returns. Commits without changes wait for it.
+/// The caller of the queued commit never gets an answer; the test drops it.
 #[derive(Clone, Default)]
 pub struct Queueing(Arc<QueueingState>);
 

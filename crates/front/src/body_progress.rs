@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 #[derive(Debug, Default)]
 pub(crate) struct BodyProgress {
     received: AtomicU64,
-    fate: AtomicU8,
+    state: AtomicU8,
 }
 
 /// Whether a request's body has been read.
@@ -36,14 +36,14 @@ impl BodyProgress {
 
     /// Returns whether the connection cannot carry another request.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.fate.load(Relaxed) == BodyState::Abandoned as u8
+        self.state.load(Relaxed) == BodyState::Abandoned as u8
     }
 
-    pub(crate) fn set(&self, fate: BodyState) {
-        self.fate.store(fate as u8, Relaxed);
+    pub(crate) fn set(&self, state: BodyState) {
+        self.state.store(state as u8, Relaxed);
     }
 
     pub(crate) fn is_untouched(&self) -> bool {
-        self.fate.load(Relaxed) == BodyState::Untouched as u8
+        self.state.load(Relaxed) == BodyState::Untouched as u8
     }
 }

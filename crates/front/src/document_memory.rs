@@ -110,7 +110,7 @@ mod tests {
         let response = Response::with_body(StatusCode::OK, "text/plain", vec![7; length]);
         match document_memory.admit(response, peer.into()) {
             Ok(Response { body: Body::Whole(bytes), .. }) => Some(bytes),
-            Ok(_) => panic!("it was whole"),
+            Ok(_) => panic!("the document was admitted"),
             Err(refusal) => {
                 assert_eq!(refusal.code(), ErrorCode::ServerBusy);
                 None

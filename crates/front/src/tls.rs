@@ -262,7 +262,7 @@ mod tests {
         assert_ne!(third, second, "about to run out");
 
         fs::write(&key, "not a key").unwrap();
-        assert_ne!(made(&["localhost"], NOW + Span::seconds(800 * 86_400)), third, "its key is gone");
+        assert_ne!(made(&["localhost"], NOW + Span::seconds(800 * 86_400)), third, "the key file is missing");
     }
 
     #[test]

@@ -362,7 +362,7 @@ async fn shutdown_finishes_requests_in_flight_and_accepts_no_more() {
     let reply = busy.reply().await;
     assert_eq!((reply.status, reply.text(), reply.header("connection")), (200, "waited", Some("close")));
     busy.assert_closed().await;
-    assert!(shutdown.await.unwrap(), "everything had finished");
+    assert!(shutdown.await.unwrap(), "all requests had finished");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ fn bench(arguments: &[&str], dir: &Path) -> Output {
 }
 
 fn results(path: &Path) -> serde_json::Value {
-    serde_json::from_slice(&std::fs::read(path).expect("results are written")).expect("they are JSON")
+    serde_json::from_slice(&std::fs::read(path).expect("results are written")).expect("results are JSON")
 }
 
 /// Returns the names of a section's measurements. Fails if one failed or has no sample.
@@ -78,7 +78,7 @@ fn short_soak_uses_every_service_and_finds_no_wrong_byte() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("1 minutes are too few") && text.contains("every byte is right"), "{text}");
-    assert_eq!(std::fs::read_dir(dir.path()).expect("a listing").count(), 0, "nothing is left");
+    assert_eq!(std::fs::read_dir(dir.path()).expect("a listing").count(), 0, "the directory is empty");
 }
 
 #[test]

@@ -245,7 +245,7 @@ mod tests {
         let times: Vec<_> = (0..50).map(|_| clock.now(refuse)).collect();
         assert!(times.iter().all(|now| *now == at(100)), "time stands still");
         assert_eq!(requested.get(), 50);
-        assert!(clock.stamp(refuse).timestamp() >= clock.ceiling(), "what it stamps is refused");
+        assert!(clock.stamp(refuse).timestamp() >= clock.ceiling(), "its stamps are refused");
         assert!(begun.elapsed() < 3 * MAX_CEILING_WAIT, "no caller waits after the first");
         machine.advance(Span::seconds(10));
         let time = clock.now(|| clock.raise(clock.next_ceiling()));

@@ -17,7 +17,7 @@ struct InDirectory(PathBuf);
 
 impl Harness for InDirectory {
     async fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store> {
-        Arc::new(Embedded::open(&self.0, clock, Options::SMALL).expect("it opens"))
+        Arc::new(Embedded::open(&self.0, clock, Options::SMALL).expect("the store opens"))
     }
 }
 

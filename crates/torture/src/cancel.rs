@@ -350,7 +350,7 @@ impl Fuzzer {
                 points += 1;
                 if plan.point == Some(points) { Poll::Ready(None) } else { Poll::Pending }
             });
-            timeout(TIMEOUT, counted).await.map_err(|_| "it hangs".to_owned())?
+            timeout(TIMEOUT, counted).await.map_err(|_| "the request hangs".to_owned())?
         };
         Ok((called.transpose()?, points))
     }

@@ -47,7 +47,7 @@ pub fn round(
             acknowledged.observe(&ack.detail);
         }
         Err(silence) => {
-            let ended = child.kill().expect("it can be killed");
+            let ended = child.kill().expect("the worker can be killed");
             return Err(format!(
                 "the worker failed on the directory ({silence:?}, {}):\n{}",
                 ended.status, ended.output
@@ -55,7 +55,7 @@ pub fn round(
         }
     }
     meanwhile(&mut child);
-    let ended = child.kill().expect("it can be killed");
+    let ended = child.kill().expect("the worker can be killed");
     let mut round = Round { refused: None, acks: 0, failed: vec![] };
     let mut failed = vec![];
     for ack in &ended.acks {
@@ -99,7 +99,7 @@ pub fn round_until_cut(
         // yet.
         fs.cut(mode, seed);
     }
-    fs.boot().expect("it boots");
+    fs.boot().expect("the disk boots");
     done
 }
 

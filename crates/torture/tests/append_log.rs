@@ -150,7 +150,7 @@ fn a_correct_log_loses_nothing_in_200_cuts() {
     let fs = LossyFs::mount_temporary().unwrap();
     fs.write_back(4, *seed);
     run(&fs, 200, false, &mut seed.rng()).unwrap();
-    assert!(fs.counters(&PathFilter::Files("segment".into())).bytes_written > 1 << 19, "it did something");
+    assert!(fs.counters(&PathFilter::Files("segment".into())).bytes_written > 1 << 19, "the log was written");
 }
 
 #[test]

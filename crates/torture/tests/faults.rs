@@ -30,7 +30,7 @@ fn run(fs: &LossyFs, acknowledged: &mut Acknowledged, meanwhile: impl FnOnce(&mu
 
 fn wait_for_commits(child: &mut Child, many: usize) {
     let before = child.acks().len();
-    child.wait_acks(before + many, Duration::from_secs(30)).expect("it works");
+    child.wait_acks(before + many, Duration::from_secs(30)).expect("the worker commits");
 }
 
 fn wait_until_it_ends(child: &mut Child) {
@@ -72,7 +72,7 @@ fn nothing_is_acknowledged_after_a_failed_sync_or_write() {
         assert!(done.refused.is_some(), "{what}: the store says that it stopped");
         // The disk works again, but the data of the failed sync is lost permanently.
         fs.cut(CutMode::Forget, 1);
-        fs.boot().expect("it boots");
+        fs.boot().expect("the disk boots");
         let again = run(&fs, &mut acknowledged, |child| wait_for_commits(child, 20));
         assert!(again.acks >= 20, "{what}: after a restart it works again");
     }
@@ -96,7 +96,7 @@ fn a_failed_flush_is_retried_and_loses_nothing() {
         });
         assert_eq!(fs.struck(fault.expect("switched on")), 3, "{kind:?} struck");
         fs.cut(CutMode::Tear, 2);
-        fs.boot().expect("it boots");
+        fs.boot().expect("the disk boots");
         run(&fs, &mut acknowledged, |child| wait_for_commits(child, 20));
     }
 }
@@ -111,7 +111,7 @@ fn a_failed_flush_leaves_no_file() {
     let quick = Duration::from_millis(1);
     let backoff = Backoff { first: quick, max: quick, max_if_full: quick };
     let options = Options { backoff, ..Options::SMALL };
-    let store = Embedded::open(fs.path(), clock, options).expect("it opens");
+    let store = Embedded::open(fs.path(), clock, options).expect("the store opens");
     let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime");
     let put = |row: usize| {
         let put = Mutation::Put(format!("{row}").into(), vec![7; 10_000].into());
@@ -155,7 +155,7 @@ fn an_uncertain_manifest_stops_the_store_and_a_restart_finds_every_row() {
     for (seed, mode) in [(1, CutMode::Forget), (2, CutMode::Tear), (3, CutMode::Forget)] {
         let fs = LossyFs::mount_temporary().expect("mounted");
         let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_000_000_000)));
-        let open = || Embedded::open(fs.path(), clock.clone(), Options::SMALL).expect("it opens");
+        let open = || Embedded::open(fs.path(), clock.clone(), Options::SMALL).expect("the store opens");
         let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime");
         let partition = Partition::new(SpaceId::ROOT, "p");
         let store = open();
@@ -175,12 +175,12 @@ fn an_uncertain_manifest_stops_the_store_and_a_restart_finds_every_row() {
             acknowledged += usize::from(put(acknowledged));
         }
         assert_eq!(fs.struck(fault), 1, "the manifest is not written again");
-        let why = store.health().stopped.expect("it says why");
+        let why = store.health().stopped.expect("the store reports a reason");
         assert!(why.contains("manifest"), "{why}");
         drop(store);
         fs.heal_all();
         fs.cut(mode, seed);
-        fs.boot().expect("it boots");
+        fs.boot().expect("the disk boots");
         let store = open();
         for row in 0..acknowledged {
             let read =
@@ -198,10 +198,10 @@ fn a_new_data_directory_below_new_directories_survives_a_power_cut() {
     }
     let fs = LossyFs::mount_temporary().expect("mounted");
     let data = fs.path().join("srv/storage/lazuli");
-    drop(Directory::open(&data).expect("it opens"));
+    drop(Directory::open(&data).expect("the directory opens"));
     fs.cut(CutMode::Forget, 1);
-    fs.boot().expect("it boots");
-    drop(Directory::open_existing(&data).expect("it is there after the cut"));
+    fs.boot().expect("the disk boots");
+    drop(Directory::open_existing(&data).expect("the directory exists after the cut"));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn short_writes_are_completed() {
     for cut in 0..5 {
         run(&fs, &mut acknowledged, |child| wait_for_commits(child, 200));
         fs.cut(CutMode::Tear, cut);
-        fs.boot().expect("it boots");
+        fs.boot().expect("the disk boots");
     }
     run(&fs, &mut acknowledged, |_| ());
     assert!(fs.struck(fault) > 100, "writes were cut short");
@@ -238,13 +238,13 @@ fn a_full_disk_refuses_and_recovers() {
         fs.set_capacity(1 << 20);
         wait_until_it_ends(child);
     });
-    let refused = done.refused.expect("it says so");
+    let refused = done.refused.expect("the refusal is reported");
     assert!(refused.contains("full") || refused.contains("space"), "{refused}");
     fs.set_capacity(8 << 30);
     let again = run(&fs, &mut acknowledged, |child| wait_for_commits(child, 20));
     assert!(again.acks >= 20);
     fs.cut(CutMode::Forget, 3);
-    fs.boot().expect("it boots");
+    fs.boot().expect("the disk boots");
     run(&fs, &mut acknowledged, |_| ());
 }
 
@@ -256,7 +256,7 @@ fn a_store_opens_on_a_full_disk_and_accepts_deletes_but_no_writes() {
     }
     let fs = LossyFs::mount_temporary().expect("mounted");
     let machine = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_000_000_000)));
-    let open = || Embedded::open(fs.path(), machine.clone(), Options::SMALL).expect("it opens");
+    let open = || Embedded::open(fs.path(), machine.clone(), Options::SMALL).expect("the store opens");
     let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime");
     let partition = Partition::new(SpaceId::ROOT, "p");
     let commit = |store: &Embedded, mutation: Mutation| {
@@ -273,7 +273,7 @@ fn a_store_opens_on_a_full_disk_and_accepts_deletes_but_no_writes() {
     let refused = (20..2000).find(|row| full(commit(&store, put(*row)))).expect("the disk is full");
     for round in 0..3 {
         fs.cut(CutMode::Forget, round);
-        fs.boot().expect("it boots");
+        fs.boot().expect("the disk boots");
         let store = open();
         assert!(full(commit(&store, put(refused))) && store.health().full, "writes are refused as Full");
         let row = format!("{round}");
@@ -298,7 +298,7 @@ fn the_clock_continues_when_a_full_disk_has_space_again() {
     }
     let fs = LossyFs::mount_temporary().expect("mounted");
     let machine = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_000_000_000)));
-    let store = Embedded::open(fs.path(), machine.clone(), Options::SMALL).expect("it opens");
+    let store = Embedded::open(fs.path(), machine.clone(), Options::SMALL).expect("the store opens");
     let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime");
     let commit = |bytes: usize| {
         let put = Mutation::Put("row".into(), vec![7; bytes].into());
@@ -322,7 +322,7 @@ fn the_clock_continues_when_a_full_disk_has_space_again() {
     for _ in 0..20 {
         assert!(store.now() < before + Span::seconds(120), "not above what is durable");
     }
-    assert!(!commit(1), "nothing is stamped above it either");
+    assert!(!commit(1), "no commit gets a stamp above the ceiling");
 
     fs.set_capacity(8 << 30);
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -332,7 +332,7 @@ fn the_clock_continues_when_a_full_disk_has_space_again() {
     }
     assert!(commit(1));
     drop(store);
-    Embedded::open(fs.path(), machine, Options::SMALL).expect("it opens again");
+    Embedded::open(fs.path(), machine, Options::SMALL).expect("the store opens again");
 }
 
 // Flipped bits in acknowledged data are reported before anything is returned, or hit unused bytes. In both
@@ -358,7 +358,7 @@ fn a_flipped_bit_is_reported() {
             let mut acknowledged = Acknowledged::default();
             run(&fs, &mut acknowledged, |child| wait_for_commits(child, commits_before));
             fs.cut(CutMode::Forget, random.random());
-            fs.boot().expect("it boots");
+            fs.boot().expect("the disk boots");
             // Flip bits in every file, because some files may only be waiting for their removal.
             for file in std::fs::read_dir(fs.path().join(what)).expect("listed") {
                 let file = file.expect("listed");

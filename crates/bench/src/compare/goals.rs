@@ -162,7 +162,7 @@ mod tests {
         };
         assert_eq!(met(1000.0, 700.0), [Some(true), Some(false), Some(true)]);
         assert_eq!(met(1000.0, 800.0), [Some(true), Some(false), Some(false)]);
-        assert_eq!(blobs(&[], &services).len(), 2, "what was not measured is not judged");
+        assert_eq!(blobs(&[], &services).len(), 2, "workloads that were not measured are not judged");
     }
 
     #[test]

@@ -510,7 +510,7 @@ async fn writing_process_is_alone_and_readers_share_the_directory() {
 async fn read_only_directory_is_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(LocalExtents::open_read_only(dir.path()), Err(OpenError::Io(_))));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was created");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "no file was created");
     let extents = open(dir.path());
     put(&extents, &extents.writer(), 1, 10_000).await.unwrap();
     extents.sync().await.unwrap();

@@ -151,7 +151,7 @@ impl WriteBuffer {
 
     /// Sets the row. Do not call it while anything is ahead of the row.
     pub(crate) fn set_node(&mut self, node: Arc<Node>) {
-        debug_assert!(!self.is_dirty(), "what was written is over another row");
+        debug_assert!(!self.is_dirty(), "dirty data belongs to another row");
         // Copies change their target without asking the table, and so do writers of directories.
         if !node.is_directory() && check_no_pending_copy(&node).is_ok() {
             self.committed = node.length();
@@ -161,7 +161,7 @@ impl WriteBuffer {
 
     /// Forgets the row because it may change.
     pub(crate) fn clear_node(&mut self) {
-        debug_assert!(!self.is_dirty(), "what was written would be lost");
+        debug_assert!(!self.is_dirty(), "dirty data would be lost");
         self.node = None;
     }
 

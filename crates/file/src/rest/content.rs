@@ -291,7 +291,7 @@ impl FileService {
 }
 
 /// Result of [`FileService::try_edit`].
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+#[expect(clippy::large_enum_variant, reason = "every value is destructured at once")]
 enum EditOutcome {
     /// The file was changed.
     Done(Node),

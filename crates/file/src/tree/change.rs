@@ -12,7 +12,7 @@ use crate::tree::usage::{QuotaReservation, epoch};
 use crate::tree::{children, keys};
 
 /// A name in a directory, as a rule sees it.
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+#[expect(clippy::large_enum_variant, reason = "every value is destructured at once")]
 pub(crate) enum Entry {
     /// A directory, a file, or nothing.
     Free(Option<Node>),
@@ -32,7 +32,7 @@ pub(crate) fn entry(spot: &Spot, view: &View<'_>) -> Result<Entry, Refusal> {
 }
 
 /// Result of an attempt to change a child.
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+#[expect(clippy::large_enum_variant, reason = "every value is destructured at once")]
 enum ChangeOutcome {
     Done(Option<Node>),
     /// A move or deletion has reserved the name.

@@ -140,7 +140,7 @@ impl StreamContents {
     }
 
     async fn content(&self, pieces: Vec<Bytes>) -> Result<Content, String> {
-        let cut = || damaged("a piece of content cannot be understood").to_string();
+        let cut = || damaged("a piece of content is malformed").to_string();
         let failed = |error: lazuli_extents::Error| error.to_string();
         let mut edit = Edit::new(&self.extents, &self.writer, &Content::empty());
         for mut told in pieces {

@@ -160,7 +160,7 @@ async fn durable_opens_can_be_reconnected_while_their_session_is_ending() {
         opens.push(open);
     }
     let (mut first, mut second) = (pin!(connection.end(&bed.server)), pin!(session.end(&bed.server, true)));
-    assert!(!is_ready(first.as_mut()), "it has to flush the dirty data");
+    assert!(!is_ready(first.as_mut()), "the dirty data must be flushed first");
     for open in &opens {
         assert!(bed.server.handles.find_disconnected(open.id.persistent).is_some());
     }

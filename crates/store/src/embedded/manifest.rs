@@ -318,7 +318,7 @@ fn read_contents(file: &File) -> io::Result<Result<Vec<u8>, &'static str>> {
         |section: &Section<'_>| section.start.checked_add(section.length).is_some_and(|end| end <= start);
     match sections.iter().all(fits) {
         true => Ok(Ok(contents)),
-        false => Ok(Err("its contents name places outside of it")),
+        false => Ok(Err("its contents name offsets past its end")),
     }
 }
 

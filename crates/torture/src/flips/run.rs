@@ -63,7 +63,7 @@ pub struct Report {
 pub fn verify_and_print(dir: &Path, expected: &Path) {
     verify::limit_process();
     let expected: Vec<Expected> =
-        serde_json::from_slice(&std::fs::read(expected).expect("read")).expect("what is expected");
+        serde_json::from_slice(&std::fs::read(expected).expect("read")).expect("the expected rows");
     let outcome = runtime().block_on(verify(dir, &expected));
     println!("{}", serde_json::to_string(&outcome).expect("encoded"));
 }
@@ -104,8 +104,8 @@ impl Flips {
     fn verify_template(&self) -> Vec<PathBuf> {
         let sound = self.folder.path().join("sound");
         self.restore(&sound, None);
-        let outcome = self.verify_directory(&sound).expect("it is sound");
-        assert!(!outcome.is_reported() && outcome.wrong.is_none(), "it is sound: {outcome:?}");
+        let outcome = self.verify_directory(&sound).expect("the template is sound");
+        assert!(!outcome.is_reported() && outcome.wrong.is_none(), "the template is sound: {outcome:?}");
         names(&sound)
     }
 
@@ -187,11 +187,11 @@ impl Flips {
     }
 
     fn verify_directory(&self, dir: &Path) -> Result<VerifyOutcome, String> {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
         command.arg(VERIFY_ARGUMENT).arg(dir).arg(&self.expected).stdin(Stdio::null());
         // Use one heap: a heap for each thread would take 64 MiB of address space.
         command.env("MALLOC_ARENA_MAX", "1").env("TMPDIR", self.folder.path());
-        let output = command.output().expect("it ran");
+        let output = command.output().expect("the verifier ran");
         if !output.status.success() {
             let output_text = String::from_utf8_lossy(&output.stderr);
             return Err(format!("the process ended with {}: {output_text}", output.status));

@@ -70,8 +70,8 @@ async fn first_tables(dir: &Path, random: &mut StdRng) -> SpaceId {
 }
 
 fn open(dir: &Path) -> (Embedded, LocalExtents) {
-    let store = Embedded::open(&dir.join(STORE), Arc::new(SystemClock), OPTIONS).expect("it opens");
-    (store, LocalExtents::open(dir, EXTENTS).expect("it opens"))
+    let store = Embedded::open(&dir.join(STORE), Arc::new(SystemClock), OPTIONS).expect("the store opens");
+    (store, LocalExtents::open(dir, EXTENTS).expect("the extents open"))
 }
 
 fn random_rows(random: &mut StdRng, rows: usize) -> Vec<Mutation> {

@@ -56,13 +56,13 @@ pub fn limit_process() {
 
 /// Reads all rows of an undamaged directory.
 pub async fn record(dir: &Path) -> Vec<Expected> {
-    let extents = LocalExtents::open_read_only(dir).expect("it opens");
+    let extents = LocalExtents::open_read_only(dir).expect("the extents open");
     let (mut rows, mut expected) = (vec![], vec![]);
     let checked = embedded::check(&dir.join(STORE), |space, partition, row| {
         rows.push((space, partition.clone(), row.clone()));
         Ok(())
     });
-    checked.expect("it is sound");
+    checked.expect("the rows are sound");
     for (space, partition, row) in rows {
         let content = content(&extents, &row.key, &row.value).await.expect("readable");
         expected.push(Expected::of(space, &partition, &row, content.map(Into::into)));
@@ -149,11 +149,11 @@ async fn check(dir: &Path, expected: &[Expected], outcome: &mut VerifyOutcome) {
     let mut verifier = extents.verifier();
     for row in expected.iter().filter(|row| row.content.is_some()) {
         let content = Content::decode(row.value.clone().into()).expect("decoded before");
-        for (_, error) in verifier.content(&content).await.expect("it can be read") {
+        for (_, error) in verifier.content(&content).await.expect("the content can be read") {
             record_first(&mut outcome.check, error);
         }
     }
-    for damage in extents.scrub(|_| ()).await.expect("it can be read").damage {
+    for damage in extents.scrub(|_| ()).await.expect("the content can be read").damage {
         if damage.kind != DamageKind::Unclaimed {
             record_first(&mut outcome.check, format!("{damage:?}"));
         }

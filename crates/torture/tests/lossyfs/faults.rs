@@ -172,8 +172,8 @@ fn a_flipped_bit_is_visible_at_once_and_after_a_cut() {
     assert_eq!(content.iter().position(|byte| *byte != 0), Some(5000));
 
     fs::write(fs.path().join("unsynced"), b"x").unwrap();
-    assert!(fs.flip("/unsynced", 0, 0).is_err(), "nothing durable to rot");
-    assert!(fs.flip("/f", 2 * PAGE as u64, 0).is_err(), "behind the end");
+    assert!(fs.flip("/unsynced", 0, 0).is_err(), "no durable byte to flip");
+    assert!(fs.flip("/f", 2 * PAGE as u64, 0).is_err(), "past the end");
     assert!(fs.flip("/missing", 0, 0).is_err());
 }
 

@@ -23,7 +23,7 @@ fn a_tearing_cut_keeps_everything_if_all_was_synced() {
     let before = snapshot(fs.path());
     for seed in 0..20 {
         let loss = fs.cut(CutMode::Tear, seed);
-        assert_eq!(loss, Default::default(), "nothing was unsynced");
+        assert_eq!(loss, Default::default(), "all data was synced");
         fs.boot().unwrap();
         assert_eq!(snapshot(fs.path()), before);
     }

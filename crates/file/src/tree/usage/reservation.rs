@@ -233,7 +233,7 @@ mod tests {
         let mut fourth = QuotaReservation::try_begin(usage.clone()).unwrap();
         assert!(ask(&mut fourth, 1));
         drop(fourth);
-        assert_eq!((total(), usage.sums().doubt), (11, true), "it may have been committed");
+        assert_eq!((total(), usage.sums().doubt), (11, true), "the commit may have taken effect");
     }
 
     #[test]

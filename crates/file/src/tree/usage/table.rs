@@ -153,7 +153,7 @@ mod tests {
         table.entry(SpaceId(6));
         assert_eq!(spaces(&table), [1, 2, 5, 6]);
         let more: Vec<_> = (7..20).map(|space| table.entry(SpaceId(space))).collect();
-        assert_eq!(table.len(), 15, "what is held is never evicted");
+        assert_eq!(table.len(), 15, "held entries are never evicted");
         drop((held, more));
         table.entry(SpaceId(20));
         table.entry(SpaceId(21));
@@ -171,7 +171,7 @@ mod tests {
         assert!(table.is_filling());
         assert_eq!(table.oldest_idle(), [SpaceId(1)]);
         table.evict(SpaceId(1));
-        assert_eq!(table.len(), 7, "it has a slice");
+        assert_eq!(table.len(), 7, "the entry has a slice");
         table.get(SpaceId(1)).unwrap().sums().lose();
         table.evict(SpaceId(1));
         assert!(!table.is_filling());

@@ -168,9 +168,9 @@ fn watch_drops_changed_runs_and_all_runs_after_overflow_or_late_start() {
     let watch = runs.watch(SPACE);
     runs.invalidate([key(2)].iter(), 1);
     watch.keep(key(0)..key(3), run(), 1);
-    assert!(!is_kept(&runs, SPACE, &key(0)), "it changed");
+    assert!(!is_kept(&runs, SPACE, &key(0)), "the run changed");
     watch.keep(key(3)..key(4), run(), 1);
-    assert!(is_kept(&runs, SPACE, &key(3)), "it did not change");
+    assert!(is_kept(&runs, SPACE, &key(3)), "the run did not change");
     for _ in 0..MAX_CHANGED_KEYS {
         runs.invalidate([key(9)].iter(), 1);
     }
@@ -199,7 +199,7 @@ fn gap_ends_at_a_run_that_is_not_short() {
     runs.watch(SPACE).keep(key(5)..key(6), of(SHORT_RUN_ROWS), 1);
     let gap = |end: u8| match runs.find(SPACE, &key(1), &key(end), 1) {
         RunLookup::Gap(until) => until,
-        RunLookup::Run(..) => panic!("nothing was kept there"),
+        RunLookup::Run(..) => panic!("no run is kept there"),
     };
     assert_eq!((gap(4), gap(5), gap(9)), (key(4), key(5), key(5)));
 }

@@ -11,7 +11,7 @@
 //! Keep a writer until after its commit. Keep a hold until the last byte was sent, or, if the content becomes
 //! part of other content, until after *that* commit.
 //!
-//! Why this is sufficient: a sweep reads the records one after the other while they change. It can miss
+//! Why this is sufficient: a sweep reads the records one at a time while they change. It can miss
 //! content only if the content moves from a record not yet read to one already read, and the request that
 //! moves it holds it meanwhile. So a sweep marks all content that is held at any moment while it marks
 //! ([`HoldRecorder::take`]). Before it frees anything, it waits for the pins that exist at the end of the

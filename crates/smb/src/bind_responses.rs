@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use crate::crypto::Signature;
 use crate::wire::header::MessageHeader;
 
-/// Maximum number of binding requests of a session. At the limit the session cannot be bound any more. If old
+/// Maximum number of binding requests of a session. At the limit the session can no longer be bound. If old
 /// requests were forgotten instead, their replays would be signed.
 const MAX_REQUESTS: usize = 1024;
 

@@ -1,7 +1,7 @@
 //! Channel sequence numbers (MS-SMB2 3.3.5.2.10).
 //!
 //! A client that has lost one of its connections repeats its outstanding requests on another one, with the
-//! next sequence number. A late request with an older number must not modify the file any more.
+//! next sequence number. A late request with an older number must no longer modify the file.
 
 use std::sync::Arc;
 

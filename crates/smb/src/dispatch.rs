@@ -216,7 +216,7 @@ impl SmbConnection {
         }
     }
 
-    /// Runs the commands of a frame's messages, one after the other.
+    /// Runs the commands of a frame's messages in order.
     async fn process_compound(
         self: Arc<Self>,
         server: Arc<ServerState>,

@@ -358,7 +358,7 @@ impl FileTree {
         loss
     }
 
-    /// Removes inodes to which nothing refers any more.
+    /// Removes unreferenced inodes.
     fn sweep(&mut self) {
         let mut alive = BTreeSet::new();
         let mut found = vec![ROOT];

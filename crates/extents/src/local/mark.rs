@@ -159,7 +159,7 @@ impl LocalMark {
         let first = if kept { u32::from(self.kept_below.block()).max(1) } else { 1 };
         let end = if closed { live.end().max(first) } else { u32::from(self.horizon.block()) };
         if closed {
-            // No frames are appended here any more, so cut off the end, including unused preallocation.
+            // No more frames are appended here, so cut off the end, including unused preallocation.
             for length in truncation_lengths(length, u64::from(end) * BLOCK) {
                 let file = file.clone();
                 blocking(move || Ok(ftruncate(&*file, length)?)).await?;

@@ -21,7 +21,7 @@ use crate::segment::{BLOCK, CHUNK, FrameHeader, crc32c, frame_bytes, header_byte
 /// Maximum number of damaged ranges that a report lists. More are only counted.
 const MAX_LISTED: usize = 10_000;
 
-/// A range of a segment that is not as it was written.
+/// A range of a segment whose bytes differ from those written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Id of the segment.

@@ -1,7 +1,7 @@
 //! Group sync: concurrent callers share one `fdatasync` of each segment that was written to.
 //!
 //! A caller is served by a round that began after its call, never by one that was already running: that round
-//! may have begun before the caller's last write. Rounds run one after the other on a blocking thread, and
+//! may have begun before the caller's last write. Rounds run one at a time on a blocking thread, and
 //! continue if the caller that started them is canceled.
 
 use std::collections::BTreeMap;

@@ -306,7 +306,7 @@ fn check_same_account(session: &Session, account: &Account) -> Result<u16, Statu
 }
 
 /// Ends the previous session that the client names, as if its connection had been lost, if it belongs to the
-/// same account. When the client gets the response, nothing of that session blocks it any more.
+/// same account. When the client gets the response, no state of that session blocks it.
 async fn end_previous_session(call: &Call, session: &Session, previous: u64) {
     if previous == 0 || previous == session.id {
         return;

@@ -487,7 +487,7 @@ pub(crate) async fn close(server: &Arc<ServerState>, open: &Arc<Open>) -> Result
     if let Some(removed) = server.files.close_open(file).await? {
         server.notifier.notify_removed(file.file.space, &removed.path, removed.is_directory);
     } else if let Some(path) = doomed {
-        // Other opens keep the directory, but nothing can be created in it any more.
+        // Other opens keep the directory, but no entry can be created in it.
         server.notifier.notify_deleting(file.file.space, &path);
     }
     Ok(())

@@ -242,7 +242,7 @@ impl fmt::Display for Section {
         use Align::{Left, Right};
         let mut table = Table::new(&[
             ("what", Left),
-            ("who", Left),
+            ("contender", Left),
             ("median", Right),
             ("", Left),
             ("p50", Right),

@@ -172,12 +172,16 @@ impl WriteBuffer {
     }
 
     /// Reserves quota for a file that grows to `length`, by asking for the difference.
-    pub(crate) fn reserve_quota(&mut self, length: u64, ask: impl FnOnce(i64) -> QuotaCheck) -> QuotaCheck {
+    pub(crate) fn reserve_quota(
+        &mut self,
+        length: u64,
+        reserve: impl FnOnce(i64) -> QuotaCheck,
+    ) -> QuotaCheck {
         let wanted = length.saturating_sub(self.committed);
         // Both numbers are far below `i64::MAX`.
         let asked = match wanted as i64 - self.reserved as i64 {
             0 => QuotaCheck::Reserved,
-            more => ask(more),
+            more => reserve(more),
         };
         if asked == QuotaCheck::Reserved {
             self.reserved = wanted;
@@ -304,10 +308,10 @@ impl WriteBuffer {
     }
 
     /// Reserves exactly what is needed, after a commit or a truncation.
-    pub(crate) fn rebalance_quota(&mut self, ask: impl FnOnce(i64) -> QuotaCheck) {
+    pub(crate) fn rebalance_quota(&mut self, reserve: impl FnOnce(i64) -> QuotaCheck) {
         let length = self.node.as_ref().map_or(0, |node| self.length(node));
         // Cannot fail: it was reserved before.
-        let _ = self.reserve_quota(length, ask);
+        let _ = self.reserve_quota(length, reserve);
     }
 
     /// Drops all buffered writes. Returns the bytes of the quota that were reserved for them.

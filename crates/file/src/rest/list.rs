@@ -95,8 +95,8 @@ fn entry(xml: &mut xml::Writer, node: &Node, include: &[Include]) {
     if !node.is_directory() {
         xml.text("Content-Length", node.length());
     }
-    let asked = |what| include.contains(&what);
-    if asked(Include::Timestamps) {
+    let includes = |what| include.contains(&what);
+    if includes(Include::Timestamps) {
         let properties = &node.properties;
         xml.text("CreationTime", date::iso8601(properties.created));
         xml.text("LastAccessTime", date::iso8601(properties.accessed.unwrap_or(properties.last_write)));
@@ -104,14 +104,14 @@ fn entry(xml: &mut xml::Writer, node: &Node, include: &[Include]) {
         xml.text("ChangeTime", date::iso8601(properties.change));
         xml.text("Last-Modified", date::rfc1123(node.modified));
     }
-    if asked(Include::Etag) {
+    if includes(Include::Etag) {
         xml.text("Etag", node.etag);
     }
     xml.close();
-    if asked(Include::Attributes) {
+    if includes(Include::Attributes) {
         xml.text("Attributes", attributes_text(node.properties.attributes));
     }
-    if asked(Include::PermissionKey) {
+    if includes(Include::PermissionKey) {
         xml.text("PermissionKey", node.properties.permission.as_deref().unwrap_or(INHERITED_PERMISSION));
     }
     xml.close();

@@ -23,14 +23,14 @@ async fn a_permission_may_be_sent_with_capitals() {
         let json = "content-type: application/json; charset=utf-8\nx-ms-version: 2025-05-05";
         let created = server.put(PERMISSION, json, body.clone()).await.expect(201);
         let key = created.header("x-ms-file-permission-key").unwrap();
-        let ask = async |version: &str| {
+        let send = async |version: &str| {
             let headers = format!("x-ms-file-permission-key: {key}\nx-ms-version: {version}");
             server.get(PERMISSION, &headers).await.expect(200).text().to_owned()
         };
         let with_format = format!(r#"{{"permission":"{sddl}","format":"sddl"}}"#);
-        assert_eq!(ask("2025-05-05").await, with_format, "{body}");
-        assert_eq!(ask("2024-11-04").await, with_format, "{body}");
-        assert_eq!(ask("2021-10-04").await, format!(r#"{{"permission":"{sddl}"}}"#), "{body}");
+        assert_eq!(send("2025-05-05").await, with_format, "{body}");
+        assert_eq!(send("2024-11-04").await, with_format, "{body}");
+        assert_eq!(send("2021-10-04").await, format!(r#"{{"permission":"{sddl}"}}"#), "{body}");
     }
     for bad in [
         r#"{"permission":"O:SYG:SYD:","format":"xml"}"#,

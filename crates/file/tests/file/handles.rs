@@ -31,7 +31,7 @@ pub(crate) async fn connect(server: &Server) -> Tree {
     server.service.connect(&account, "docs").await.unwrap()
 }
 
-pub(crate) fn asks(path: &str, disposition: Disposition) -> CreateRequest {
+pub(crate) fn create_request(path: &str, disposition: Disposition) -> CreateRequest {
     CreateRequest {
         path: path.into(),
         disposition,
@@ -50,7 +50,7 @@ pub(crate) async fn create(server: &Server, request: CreateRequest) -> Result<Cr
 }
 
 pub(crate) async fn open(server: &Server, path: &str) -> OpenId {
-    create(server, asks(path, Disposition::OpenIf)).await.unwrap().opened.id
+    create(server, create_request(path, Disposition::OpenIf)).await.unwrap().opened.id
 }
 
 pub(crate) async fn read(server: &Server, id: OpenId, range: std::ops::Range<u64>) -> Vec<u8> {
@@ -65,10 +65,10 @@ pub(crate) async fn get(server: &Server, path: &str) -> Vec<u8> {
 async fn allocation_above_the_maximum_file_size_is_refused() {
     let server = start().await;
     for allocation in [u64::MAX, u64::MAX - 4095, (4 << 40) + 1] {
-        let asked = CreateRequest { allocation, ..asks("f", Disposition::OpenIf) };
+        let asked = CreateRequest { allocation, ..create_request("f", Disposition::OpenIf) };
         assert_eq!(create(&server, asked).await.err(), Some(Failure::Full), "{allocation}");
     }
-    let most = CreateRequest { allocation: 4 << 40, ..asks("f", Disposition::OpenIf) };
+    let most = CreateRequest { allocation: 4 << 40, ..create_request("f", Disposition::OpenIf) };
     assert_eq!(create(&server, most).await.unwrap().info.allocated, 4 << 40);
 }
 
@@ -85,7 +85,7 @@ async fn each_disposition_creates_opens_or_truncates_as_specified() {
         (OverwriteIf, Ok(Action::Created), Ok(Action::Overwritten)),
     ] {
         let path = format!("new-{disposition:?}");
-        let made = create(&server, asks(&path, disposition)).await;
+        let made = create(&server, create_request(&path, disposition)).await;
         assert_eq!(made.as_ref().map(|made| made.action), absent.as_ref().copied(), "{disposition:?}");
         if let Ok(made) = made {
             assert_eq!((made.info.attributes, made.info.length), (ARCHIVE, 0));
@@ -94,7 +94,7 @@ async fn each_disposition_creates_opens_or_truncates_as_specified() {
         }
         let path = format!("old-{disposition:?}");
         make_file(&server, &path, 7).await;
-        let opened = create(&server, asks(&path, disposition)).await;
+        let opened = create(&server, create_request(&path, disposition)).await;
         assert_eq!(opened.as_ref().map(|opened| opened.action), present.as_ref().copied(), "{disposition:?}");
         if let Ok(opened) = opened {
             let length = if opened.action == Action::Opened { 7 } else { 0 };
@@ -124,15 +124,15 @@ async fn failed_opens_return_distinct_errors() {
         ("d", Disposition::Create, Kind::Directory, Failure::Exists),
         ("d", Disposition::OverwriteIf, Kind::Any, Failure::Invalid),
     ] {
-        let asked = CreateRequest { kind, ..asks(path, disposition) };
+        let asked = CreateRequest { kind, ..create_request(path, disposition) };
         assert_eq!(create(&server, asked).await.unwrap_err(), expected, "{path} {disposition:?} {kind:?}");
     }
     // Lookup ignores case. The stored case is returned.
-    let found = create(&server, asks("D/../f", Disposition::Open)).await;
+    let found = create(&server, create_request("D/../f", Disposition::Open)).await;
     assert_eq!(found.unwrap_err(), Failure::InvalidName);
-    let found = create(&server, asks("F", Disposition::Open)).await.unwrap();
+    let found = create(&server, create_request("F", Disposition::Open)).await.unwrap();
     assert_eq!((found.info.name.as_str(), found.info.path.as_str()), ("f", "f"));
-    let root = create(&server, asks("", Disposition::Open)).await.unwrap();
+    let root = create(&server, create_request("", Disposition::Open)).await.unwrap();
     assert!(root.info.is_directory && root.info.name.is_empty());
 }
 
@@ -140,7 +140,7 @@ async fn failed_opens_return_distinct_errors() {
 async fn read_only_and_hidden_attributes_restrict_opens_and_truncation() {
     let server = start().await;
     let make = |path: &'static str, attributes| {
-        let asked = CreateRequest { attributes, ..asks(path, Disposition::Create) };
+        let asked = CreateRequest { attributes, ..create_request(path, Disposition::Create) };
         let server = &server;
         async move {
             let made = create(server, asked).await.unwrap();
@@ -152,7 +152,7 @@ async fn read_only_and_hidden_attributes_restrict_opens_and_truncation() {
     let with = |path, disposition, attributes, access| CreateRequest {
         attributes,
         open: request(access, ALL),
-        ..asks(path, disposition)
+        ..create_request(path, disposition)
     };
     let (read, write) = (FileAccess::READ, FileAccess::WRITE);
     for (asked, expected) in [
@@ -171,7 +171,7 @@ async fn read_only_and_hidden_attributes_restrict_opens_and_truncation() {
         }
     }
     let doomed = OpenRequest { delete_on_close: true, ..request(FileAccess::DELETE, ALL) };
-    let asked = CreateRequest { open: doomed, ..asks("r", Disposition::Open) };
+    let asked = CreateRequest { open: doomed, ..create_request("r", Disposition::Open) };
     assert_eq!(create(&server, asked).await.unwrap_err(), Failure::CannotDelete);
     let id = create(&server, with("r", Disposition::Open, 0, FileAccess::DELETE)).await.unwrap().opened.id;
     assert_eq!(server.service.set_delete(id, true).await, Err(Failure::CannotDelete));
@@ -254,25 +254,31 @@ async fn deleted_file_is_listed_until_its_last_handle_closes() {
     server.service.write_at(one, 0, Bytes::from_static(b"gone"), false).await.unwrap();
     server.service.set_delete(one, true).await.unwrap();
     assert!(server.service.info(two).await.unwrap().delete_pending);
-    assert_eq!(create(&server, asks("f", Disposition::Open)).await.unwrap_err(), Failure::DeletePending);
-    let root = create(&server, asks("", Disposition::Open)).await.unwrap().opened.id;
+    assert_eq!(
+        create(&server, create_request("f", Disposition::Open)).await.unwrap_err(),
+        Failure::DeletePending
+    );
+    let root = create(&server, create_request("", Disposition::Open)).await.unwrap().opened.id;
     let listed = server.service.enumerate(root, &mut Position::default(), 10).await.unwrap();
     assert_eq!(listed.iter().map(|info| info.name.as_str()).collect::<Vec<_>>(), ["f"]);
     assert_eq!(names(&server, "").await, Vec::<String>::new());
     assert_eq!(server.service.close_open(one).await, Ok(None));
     let removed = Removed { path: "f".into(), is_directory: false };
     assert_eq!(server.service.close_open(two).await, Ok(Some(removed)));
-    assert_eq!(create(&server, asks("f", Disposition::Open)).await.unwrap_err(), Failure::NotFound);
+    assert_eq!(create(&server, create_request("f", Disposition::Open)).await.unwrap_err(), Failure::NotFound);
     // The unflushed bytes no longer count.
     assert_eq!(server.service.space_of(&tree).await.unwrap().1, 0);
-    let directory = CreateRequest { kind: Kind::Directory, ..asks("d", Disposition::Create) };
+    let directory = CreateRequest { kind: Kind::Directory, ..create_request("d", Disposition::Create) };
     let directory = create(&server, directory).await.unwrap().opened.id;
     let inner = open(&server, "d/f").await;
     assert_eq!(server.service.set_delete(directory, true).await, Err(Failure::NotEmpty));
     server.service.set_delete(inner, true).await.unwrap();
     server.service.close_open(inner).await.unwrap();
     server.service.set_delete(directory, true).await.unwrap();
-    assert_eq!(create(&server, asks("d/g", Disposition::Create)).await.unwrap_err(), Failure::DeletePending);
+    assert_eq!(
+        create(&server, create_request("d/g", Disposition::Create)).await.unwrap_err(),
+        Failure::DeletePending
+    );
     let removed = Removed { path: "d".into(), is_directory: true };
     assert_eq!(server.service.close_open(directory).await, Ok(Some(removed)));
 }
@@ -285,7 +291,7 @@ async fn directories_are_enumerated_in_order_a_page_at_a_time() {
     }
     let id = open(&server, "c").await;
     server.service.write_at(id, 10, Bytes::from_static(b"x"), false).await.unwrap();
-    let root = create(&server, asks("", Disposition::Open)).await.unwrap().opened.id;
+    let root = create(&server, create_request("", Disposition::Open)).await.unwrap().opened.id;
     let mut position = Position::default();
     let mut pages = vec![];
     loop {
@@ -328,12 +334,12 @@ async fn explicit_last_write_time_survives_later_writes_of_that_handle() {
     server.service.set_permission(id, sddl).await.unwrap();
     assert_eq!(server.service.permission_of(id).await.unwrap(), sddl);
     server.service.close_open(id).await.unwrap();
-    let found = create(&server, asks("f", Disposition::Open)).await.unwrap();
+    let found = create(&server, create_request("f", Disposition::Open)).await.unwrap();
     assert_eq!((found.info.attributes, found.info.written), (HIDDEN | ARCHIVE | 0x200, time(3)));
     server.clock.advance(lazuli_concurrency::Span::seconds(10));
     server.service.write_at(found.opened.id, 0, Bytes::from_static(b"y"), false).await.unwrap();
     server.service.close_open(found.opened.id).await.unwrap();
-    let found = create(&server, asks("f", Disposition::Open)).await.unwrap();
+    let found = create(&server, create_request("f", Disposition::Open)).await.unwrap();
     assert!(found.info.written > time(3));
 }
 
@@ -372,7 +378,7 @@ async fn snapshot_includes_unflushed_writes_and_is_read_only() {
     let old = |access| CreateRequest {
         snapshot: Some(snapshots[0]),
         open: request(access, ALL),
-        ..asks("f", Disposition::Open)
+        ..create_request("f", Disposition::Open)
     };
     assert_eq!(create(&server, old(ALL)).await.unwrap_err(), Failure::Denied);
     let shown = create(&server, old(FileAccess::READ)).await.unwrap().opened.id;
@@ -398,7 +404,7 @@ async fn deleting_a_share_or_snapshot_closes_its_handles() {
         let asked = CreateRequest {
             snapshot: Some(newest),
             open: request(FileAccess::READ, ALL),
-            ..asks("f", Disposition::Open)
+            ..create_request("f", Disposition::Open)
         };
         shown.push((snapshot, create(&server, asked).await.unwrap().opened.id));
     }
@@ -417,7 +423,7 @@ async fn deleting_a_share_or_snapshot_closes_its_handles() {
     assert_eq!(write, Err(Failure::Closed));
     assert!(server.service.opens().handles(id.file.space, 0, 10, |_, _| true).is_empty());
     server.put("/docs?restype=share", "", "").await.expect(201);
-    assert_eq!(create(&server, asks("f", Disposition::Open)).await.unwrap_err(), Failure::NotFound);
+    assert_eq!(create(&server, create_request("f", Disposition::Open)).await.unwrap_err(), Failure::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -428,7 +434,8 @@ async fn exactly_one_of_many_concurrent_creates_creates_the_file() {
         for _ in 0..32 {
             let server = server.clone();
             tasks.push(tokio::spawn(async move {
-                let made = create(&server, asks(&format!("f{round}"), Disposition::OpenIf)).await.unwrap();
+                let made =
+                    create(&server, create_request(&format!("f{round}"), Disposition::OpenIf)).await.unwrap();
                 (made.action, made.info.id, made.opened.id)
             }));
         }
@@ -577,10 +584,11 @@ async fn directories_get_no_cache_however_they_are_opened() {
         ] {
             let (breaks, mut received) = unbounded_channel();
             let open = OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) };
-            let first =
-                create(&server, CreateRequest { kind, open, ..asks(path, disposition) }).await.unwrap();
+            let first = create(&server, CreateRequest { kind, open, ..create_request(path, disposition) })
+                .await
+                .unwrap();
             assert_eq!(first.opened.caching, Caching::NONE, "{path} {cache:?}");
-            let second = create(&server, asks(path, Disposition::Open));
+            let second = create(&server, create_request(path, Disposition::Open));
             let second = timeout(Duration::from_secs(5), second).await.expect("no break is awaited").unwrap();
             assert!(received.try_recv().is_err(), "{path} {cache:?}");
             server.service.set_delete(first.opened.id, disposition == Disposition::Create).await.unwrap();
@@ -597,10 +605,11 @@ async fn waiting_open_does_not_undo_a_rename() {
     let (breaks, mut received) = unbounded_channel();
     let cache = CacheRequest::Lease { client: 1, key: 2, state: Caching::R | Caching::W };
     let leasing = OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) };
-    let asked = CreateRequest { open: leasing, ..asks("f", Disposition::OpenIf) };
+    let asked = CreateRequest { open: leasing, ..create_request("f", Disposition::OpenIf) };
     let one = create(&server, asked).await.unwrap().opened.id;
     let (service, tree) = (server.service.clone(), connect(&server).await);
-    let waits = tokio::spawn(async move { service.create(&tree, asks("f", Disposition::Open)).await });
+    let waits =
+        tokio::spawn(async move { service.create(&tree, create_request("f", Disposition::Open)).await });
     let notice = received.recv().await.unwrap();
     server.service.rename_open(one, "g", false).await.unwrap();
     server.service.write_at(one, 0, Bytes::from_static(b"kept"), false).await.unwrap();
@@ -624,7 +633,9 @@ async fn open_directory_can_be_renamed_unless_a_descendant_is_open() {
     let (breaks, mut received) = unbounded_channel();
     let cache = CacheRequest::Lease { client: 1, key: 2, state: Caching::RWH };
     let kept = OpenRequest { cache, breaks: Some(breaks), ..request(ALL, ALL) };
-    let kept = create(&server, CreateRequest { open: kept, ..asks("d/f", Disposition::Open) }).await.unwrap();
+    let kept = create(&server, CreateRequest { open: kept, ..create_request("d/f", Disposition::Open) })
+        .await
+        .unwrap();
     let close = async {
         assert_eq!(received.recv().await.unwrap().file, kept.opened.id.file);
         server.service.close_open(kept.opened.id).await.unwrap();
@@ -653,7 +664,7 @@ async fn rename_into_a_directory_opened_for_delete_is_refused() {
         (none, none, Ok(())),
         (read, ALL, Ok(())),
     ] {
-        let asked = CreateRequest { open: request(access, share), ..asks("d", Disposition::Open) };
+        let asked = CreateRequest { open: request(access, share), ..create_request("d", Disposition::Open) };
         let directory = create(&server, asked).await.unwrap().opened.id;
         assert_eq!(server.service.rename_open(file, "d/g", false).await, expected, "{access:?} {share:?}");
         server.service.close_open(directory).await.unwrap();

@@ -16,7 +16,7 @@ use lazuli_store::{Commit, CommitError, Partition, Store};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
 
-use crate::handles::{asks, connect, create, get, open, read};
+use crate::handles::{connect, create, create_request, get, open, read};
 use crate::hold_up::{start, take_slice};
 use crate::opens::request;
 use crate::shares::{deleted_version, keep_deleted};
@@ -61,7 +61,7 @@ async fn rename_waiting_for_a_client_does_not_block_writes() {
     make_file(&server, "to", 4).await;
     let (one, two) = (open(&server, "from").await, open(&server, "from").await);
     let (breaks, mut received) = unbounded_channel();
-    let mut keeps = asks("to", Disposition::Open);
+    let mut keeps = create_request("to", Disposition::Open);
     keeps.open.cache = CacheRequest::Lease { client: 1, key: 2, state: Caching::RWH };
     keeps.open.breaks = Some(breaks);
     let kept = create(&server, keeps).await.unwrap().opened;
@@ -127,7 +127,7 @@ async fn open_during_truncation_does_not_restore_old_bytes() {
         let first = open(&server, &path).await;
         server.service.write_at(first, 0, Bytes::from_static(b"D"), false).await.unwrap();
         let (service, tree) = (server.service.clone(), connect(&server).await);
-        let asked = asks(&path, disposition);
+        let asked = create_request(&path, disposition);
         hold_up.hold_commits();
         let truncating = tokio::spawn(async move { service.create(&tree, asked).await.unwrap() });
         assert!(hold_up.holds(1).await, "the commit is held up");
@@ -163,7 +163,7 @@ async fn truncating_open_is_refused_if_a_rest_lease_is_acquired_meanwhile() {
         write(&server, &path, 0, b"kept").await;
         let asked = CreateRequest {
             open: request(FileAccess::READ, FileAccess::ALL),
-            ..asks(&path, Disposition::Overwrite)
+            ..create_request(&path, Disposition::Overwrite)
         };
         hold_up.hold_reads(after);
         let (service, tree) = (server.service.clone(), tree.clone());
@@ -196,7 +196,7 @@ async fn open_during_deletion_of_its_share_or_snapshot_is_closed() {
             let asked = CreateRequest {
                 snapshot: of_snapshot.then_some(snapshot),
                 open: request(FileAccess::READ, FileAccess::ALL),
-                ..asks("f", Disposition::Open)
+                ..create_request("f", Disposition::Open)
             };
             hold_up.hold_reads(after);
             let (service, space) = (server.service.clone(), tree.space());
@@ -239,7 +239,8 @@ async fn interrupted_share_deletion_still_closes_open_files() {
         let (tree, early) = (connect(&server).await, open(&server, "f").await);
         hold_up.hold_reads(after);
         let (service, space) = (server.service.clone(), tree.space());
-        let opening = tokio::spawn(async move { service.create(&tree, asks("f", Disposition::Open)).await });
+        let opening =
+            tokio::spawn(async move { service.create(&tree, create_request("f", Disposition::Open)).await });
         let is_held = hold_up.holds(1).await;
         hold_up.hold_no_more();
         hold_up.refuse_to_close();
@@ -312,7 +313,7 @@ async fn canceled_truncating_open_keeps_concurrent_writes() {
     let handles = || server.service.opens().handles(id.file.space, 0, 10, |_, _| true).len();
     let (service, tree) = (server.service.clone(), connect(&server).await);
     let truncating =
-        tokio::spawn(async move { service.create(&tree, asks("f", Disposition::Overwrite)).await });
+        tokio::spawn(async move { service.create(&tree, create_request("f", Disposition::Overwrite)).await });
     for (count, gives_up) in [(2, false), (1, true)] {
         if gives_up {
             truncating.abort();
@@ -415,8 +416,10 @@ async fn access_is_checked_against_the_attributes_at_open_time() {
                 server.put(&format!("/docs/{path}?comp=properties"), &headers, "").await.expect(200);
             };
             set(was_read_only).await;
-            let asked =
-                CreateRequest { if_read_only: Some(FileAccess::READ), ..asks(&path, Disposition::Open) };
+            let asked = CreateRequest {
+                if_read_only: Some(FileAccess::READ),
+                ..create_request(&path, Disposition::Open)
+            };
             hold_up.hold_reads(after);
             let (service, space, tree) = (server.service.clone(), tree.space(), tree.clone());
             let opening = tokio::spawn(async move { service.create(&tree, asked).await });

@@ -3,7 +3,7 @@
 use lazuli_concurrency::FileAccess;
 use lazuli_file::handles::{CreateRequest, Disposition};
 
-use crate::handles::{asks, connect, create};
+use crate::handles::{connect, create, create_request};
 use crate::opens::{open, request};
 use crate::support::{Server, make_directory, make_file, start};
 
@@ -119,7 +119,7 @@ async fn handles_of_a_snapshot_are_separate_from_those_of_the_share() {
     let old = CreateRequest {
         snapshot: Some(then),
         open: request(R, FileAccess::ALL),
-        ..asks("d/f", Disposition::Open)
+        ..create_request("d/f", Disposition::Open)
     };
     let old = create(&server, old).await.unwrap().opened.id;
     for (target, headers) in [("/docs/d/f?comp=", ""), ("/docs/d?comp=", "x-ms-recursive: true")] {

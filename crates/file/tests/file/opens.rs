@@ -11,7 +11,7 @@ use lazuli_file::opens::{
 use lazuli_protocol::ServiceKind;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::handles::{asks, create};
+use crate::handles::{create, create_request};
 use crate::support::{Server, make_directory, make_file, names, start, write};
 
 const NONE: FileAccess = FileAccess::NONE;
@@ -43,7 +43,7 @@ pub(crate) fn request(access: FileAccess, share: FileAccess) -> OpenRequest {
 
 /// Opens a file of the share `docs`.
 pub(crate) async fn open(server: &Server, path: &str, request: OpenRequest) -> Result<OpenId, Failure> {
-    let request = CreateRequest { open: request, ..asks(path, Disposition::Open) };
+    let request = CreateRequest { open: request, ..create_request(path, Disposition::Open) };
     create(server, request).await.map(|created| created.opened.id)
 }
 

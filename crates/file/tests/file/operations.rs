@@ -19,7 +19,7 @@ fn url(server: &Server, path: &str) -> String {
 
 /// Sends one operation. `row` has its method and target. `@name` stands for the URL of a file or directory,
 /// with a signature.
-async fn ask(server: &Server, row: &str, headers: &str, body: &str) -> Reply {
+async fn send(server: &Server, row: &str, headers: &str, body: &str) -> Reply {
     let (method, target) = row.split_once(' ').unwrap();
     let lines = headers.lines().map(|line| match line.split_once('@') {
         Some((name, path)) => format!("{name}{}", server.allowed(&url(server, path))),
@@ -94,7 +94,7 @@ async fn every_operation_answers_with_its_status_and_with_a_tag_where_the_table_
         ("DELETE /docs/moved", "", "", 202, false),
         ("DELETE /made?restype=share", "x-ms-delete-snapshots: include", "", 202, false),
     ] {
-        let reply = ask(&server, row, headers, body).await;
+        let reply = send(&server, row, headers, body).await;
         assert_eq!(reply.outcome(), (status, ""), "{row} {headers}: {}", reply.text());
         let said = [reply.header("etag"), reply.header("last-modified")].map(|header| header.is_some());
         assert_eq!(said, [has_tag; 2], "{row} {headers}");
@@ -187,13 +187,13 @@ async fn bad_requests_answer_with_the_documented_code() {
         ),
         ("DELETE /docs/none", "", "", 404, "ResourceNotFound"),
     ] {
-        let reply = ask(&server, row, headers, body).await;
+        let reply = send(&server, row, headers, body).await;
         assert_eq!(reply.outcome(), (status, code), "{row} {headers}");
     }
     let long = format!("x-ms-meta-a: {}", "x".repeat(8 << 10));
     for row in ["PUT /docs/f?comp=metadata", "PUT /docs/d?restype=directory&comp=metadata"] {
-        ask(&server, row, &long, "").await.refused(400, "MetadataTooLarge");
-        ask(&server, row, "x-ms-meta-1a: 1", "").await.refused(400, "InvalidMetadata");
+        send(&server, row, &long, "").await.refused(400, "MetadataTooLarge");
+        send(&server, row, "x-ms-meta-1a: 1", "").await.refused(400, "InvalidMetadata");
     }
 }
 
@@ -215,11 +215,11 @@ async fn read_only_file_cannot_be_written_replaced_or_deleted() {
         ),
         ("DELETE /docs/f", ""),
     ] {
-        ask(&server, row, headers, "").await.refused(409, "ReadOnlyAttribute");
+        send(&server, row, headers, "").await.refused(409, "ReadOnlyAttribute");
     }
     let ignoring = "x-ms-file-rename-replace-if-exists: true\nx-ms-file-rename-ignore-readonly: true\n\
         x-ms-file-rename-source: @other";
-    ask(&server, "PUT /docs/f?comp=rename", ignoring, "").await.expect(200);
+    send(&server, "PUT /docs/f?comp=rename", ignoring, "").await.expect(200);
 }
 
 #[tokio::test]
@@ -228,9 +228,9 @@ async fn etag_changes_only_with_its_own_object() {
     make_directory(&server, "d").await;
     make_file(&server, "d/f", 10).await;
     let tags = async || {
-        let share = ask(&server, "GET /docs?restype=share", "", "").await;
-        let directory = ask(&server, "GET /docs/d?restype=directory", "", "").await;
-        let file = ask(&server, "GET /docs/d/f", "", "").await;
+        let share = send(&server, "GET /docs?restype=share", "", "").await;
+        let directory = send(&server, "GET /docs/d?restype=directory", "", "").await;
+        let file = send(&server, "GET /docs/d/f", "", "").await;
         [share, directory, file].map(|reply| reply.etag().to_owned())
     };
     let mut before = tags().await;
@@ -264,7 +264,7 @@ async fn etag_changes_only_with_its_own_object() {
         ("PUT /docs/d/f", FILE, [false, false, true]),
         ("GET /docs/d/f?comp=rangelist", "", [false; 3]),
     ] {
-        let reply = ask(&server, row, headers, "").await;
+        let reply = send(&server, row, headers, "").await;
         assert!(reply.status.is_success(), "{row}: {:?}", reply.outcome());
         let after = tags().await;
         let changed = [0, 1, 2].map(|i| before[i] != after[i]);
@@ -292,12 +292,12 @@ async fn conditional_headers_work_as_for_blob_writes() {
             "if-modified-since: Wed, 01 Jan 2098 00:00:00 GMT",
             "if-unmodified-since: Wed, 01 Jan 2020 00:00:00 GMT",
         ] {
-            ask(&server, row, &format!("{headers}\n{condition}"), "").await.refused(412, "ConditionNotMet");
+            send(&server, row, &format!("{headers}\n{condition}"), "").await.refused(412, "ConditionNotMet");
         }
         let both = format!("{headers}\nif-match: \"0x1\"\nif-none-match: \"0x1\"");
-        ask(&server, row, &both, "").await.refused(400, "MultipleConditionHeadersNotSupported");
+        send(&server, row, &both, "").await.refused(400, "MultipleConditionHeadersNotSupported");
         let met = format!("{headers}\nif-match: *");
-        let reply = ask(&server, row, &met, "").await;
+        let reply = send(&server, row, &met, "").await;
         assert!(reply.status.is_success(), "{row}: {:?}", reply.outcome());
     }
 }
@@ -308,7 +308,7 @@ async fn create_file_checks_conditional_headers() {
     make_file(&server, "source", 10).await;
     for (name, headers, status) in [("made", FILE, 201), ("copied", "x-ms-copy-source: @source", 202)] {
         let row = format!("PUT /docs/{name}");
-        let make = async |condition: &str| ask(&server, &row, &format!("{headers}\n{condition}"), "").await;
+        let make = async |condition: &str| send(&server, &row, &format!("{headers}\n{condition}"), "").await;
         make("if-match: *").await.refused(412, "ConditionNotMet");
         let first = make("if-none-match: *").await.expect(status);
         make("if-none-match: *").await.refused(409, "ResourceAlreadyExists");
@@ -353,7 +353,7 @@ async fn copy_respects_the_share_modes_of_source_and_target() {
     }
     write(&server, "source", 0, b"0123456789").await;
     let (r, w, all) = (FileAccess::READ, FileAccess::WRITE, FileAccess::ALL);
-    let copy = async || ask(&server, "PUT /docs/target", "x-ms-copy-source: @source", "").await;
+    let copy = async || send(&server, "PUT /docs/target", "x-ms-copy-source: @source", "").await;
     for (path, share, is_refused) in [
         ("source", w, true),
         ("source", r, false),
@@ -388,15 +388,15 @@ fn signature(of: &str, permissions: &str) -> String {
 async fn a_signature_that_allows_only_to_create_replaces_nothing() {
     let server = start().await;
     for (name, both) in [("share", "cw"), ("account", "wc")] {
-        let ask = async |permissions: &str, headers: &str| {
+        let send = async |permissions: &str, headers: &str| {
             let target = format!("/docs/{name}?{}", signature(name, permissions));
             server.send("PUT", &target, headers, "").await
         };
         let create = |length: u64| format!("x-ms-type: file\nx-ms-content-length: {length}");
-        ask("c", &create(1)).await.expect(201);
-        ask("c", &create(2)).await.refused(403, "AuthorizationPermissionMismatch");
+        send("c", &create(1)).await.expect(201);
+        send("c", &create(2)).await.refused(403, "AuthorizationPermissionMismatch");
         let copy = format!("x-ms-copy-source: {}", server.allowed(&url(&server, name)));
-        ask("c", &copy).await.refused(403, "AuthorizationPermissionMismatch");
+        send("c", &copy).await.refused(403, "AuthorizationPermissionMismatch");
         // An account SAS has no name for this resource.
         let target = format!("/docs/copy?{}", signature(name, "c"));
         let copied = server.send("PUT", &target, &copy, "").await;
@@ -408,7 +408,7 @@ async fn a_signature_that_allows_only_to_create_replaces_nothing() {
         let length = async || server.get(&format!("/docs/{name}"), "").await.expect(200).body.len() as u64;
         assert_eq!(length().await, 1, "{name}");
         for (permissions, replaced) in [("w", 3), (both, 4)] {
-            ask(permissions, &create(replaced)).await.expect(201);
+            send(permissions, &create(replaced)).await.expect(201);
             assert_eq!(length().await, replaced, "{name}");
         }
     }

@@ -209,16 +209,16 @@ async fn rename_source_may_have_encoded_slashes() {
     make_directory(&server, "d%20%C3%A4").await;
     make_directory(&server, "d%20%C3%A4/e").await;
     make_file(&server, "d%20%C3%A4/f", 1).await;
-    let ask = async |source: &str, target: &str| {
+    let send = async |source: &str, target: &str| {
         let source = format!("http://{}/{ACCOUNT}/{source}", server.address);
         server.put(target, &format!("x-ms-file-rename-source: {source}"), "").await
     };
-    ask("docs%2Fd%20%C3%A4%2Ff", "/docs/f?comp=rename").await.expect(200);
-    ask("docs%2Fd%20%C3%A4%2Fe", "/docs/e?restype=directory&comp=rename").await.expect(200);
+    send("docs%2Fd%20%C3%A4%2Ff", "/docs/f?comp=rename").await.expect(200);
+    send("docs%2Fd%20%C3%A4%2Fe", "/docs/e?restype=directory&comp=rename").await.expect(200);
     assert_eq!(names(&server, "").await, ["d ä", "e", "f"]);
-    ask("docs%2Fe%2F%2E%2E%2Ff", "/docs/g?comp=rename").await.refused(400, INVALID_PATH);
-    ask("docs%252Ff", "/docs/g?comp=rename").await.refused(400, "InvalidHeaderValue");
-    ask("other%2Fdocs%2Ff", "/docs/g?comp=rename").await.refused(400, "InvalidHeaderValue");
+    send("docs%2Fe%2F%2E%2E%2Ff", "/docs/g?comp=rename").await.refused(400, INVALID_PATH);
+    send("docs%252Ff", "/docs/g?comp=rename").await.refused(400, "InvalidHeaderValue");
+    send("other%2Fdocs%2Ff", "/docs/g?comp=rename").await.refused(400, "InvalidHeaderValue");
 }
 
 #[tokio::test]
@@ -287,16 +287,16 @@ async fn rename_signature_must_allow_writing_both_names() {
     let server = start().await;
     make_file(&server, "f", 1).await;
     let source = format!("x-ms-file-rename-source: http://{}/{ACCOUNT}/docs/f", server.address);
-    let ask = async |resource: &str, path: &str, permissions: &str| {
+    let send = async |resource: &str, path: &str, permissions: &str| {
         let resource_of = Resource { service: ServiceKind::File, account: ACCOUNT, path, timestamp: "" };
         let fields =
             [("sv", "2022-11-02"), ("sr", resource), ("sp", permissions), ("se", "2099-12-31T00:00:00Z")];
         let signature = sign::service_sas(&resource_of, &key(), &fields);
         server.send("PUT", &format!("/docs/g?comp=rename&{signature}"), &source, "").await
     };
-    ask("s", "docs", "r").await.refused(403, "AuthorizationPermissionMismatch");
-    ask("f", "docs/g", "w").await.refused(403, "AuthorizationResourceTypeMismatch");
-    ask("s", "docs", "w").await.expect(200);
+    send("s", "docs", "r").await.refused(403, "AuthorizationPermissionMismatch");
+    send("f", "docs/g", "w").await.refused(403, "AuthorizationResourceTypeMismatch");
+    send("s", "docs", "w").await.expect(200);
     assert_eq!(names(&server, "").await, ["g"]);
 }
 
@@ -309,17 +309,17 @@ async fn rename_with_a_file_signature_needs_a_signature_for_the_source() {
         let fields = [("sv", "2022-11-02"), ("sr", "f"), ("sp", permissions), ("se", "2099-12-31T00:00:00Z")];
         sign::service_sas(&resource, &key(), &fields)
     };
-    let ask = async |of_source: String| {
+    let send = async |of_source: String| {
         let url = format!("http://{}/{ACCOUNT}/docs/f?{of_source}", server.address);
         let headers = format!("x-ms-file-rename-source: {url}");
         let target = format!("/docs/g?comp=rename&{}", sign("docs/g", "w"));
         server.send("PUT", &target, &headers, "").await
     };
-    ask(sign("docs/f", "r")).await.refused(403, "AuthorizationPermissionMismatch");
-    ask(sign("docs/other", "w")).await.refused(403, "AuthenticationFailed");
-    ask(String::new()).await.refused(403, "AuthorizationResourceTypeMismatch");
+    send(sign("docs/f", "r")).await.refused(403, "AuthorizationPermissionMismatch");
+    send(sign("docs/other", "w")).await.refused(403, "AuthenticationFailed");
+    send(String::new()).await.refused(403, "AuthorizationResourceTypeMismatch");
     assert_eq!(names(&server, "").await, ["f"]);
-    ask(sign("docs/f", "w")).await.expect(200);
+    send(sign("docs/f", "w")).await.expect(200);
     assert_eq!(names(&server, "").await, ["g"]);
 }
 

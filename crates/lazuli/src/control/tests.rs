@@ -25,7 +25,7 @@ fn key(byte: u8) -> Key {
     Key::from_bytes(vec![byte; 64])
 }
 
-async fn ask_in_thread(dir: &Path, command: Command) -> Option<Reply> {
+async fn send_in_thread(dir: &Path, command: Command) -> Option<Reply> {
     let dir = dir.to_owned();
     tokio::task::spawn_blocking(move || send_command(&dir, &command).unwrap()).await.unwrap()
 }
@@ -34,10 +34,10 @@ async fn ask_in_thread(dir: &Path, command: Command) -> Option<Reply> {
 async fn running_server_carries_out_commands_and_a_stopped_server_is_not_found() {
     let dir = tempfile::tempdir().unwrap();
     let accounts = accounts(dir.path()).await;
-    assert_eq!(ask_in_thread(dir.path(), Command::List).await, None);
+    assert_eq!(send_in_thread(dir.path(), Command::List).await, None);
     // As left by a killed server.
     drop(std::os::unix::net::UnixListener::bind(dir.path().join(SOCKET)).unwrap());
-    assert_eq!(ask_in_thread(dir.path(), Command::List).await, None);
+    assert_eq!(send_in_thread(dir.path(), Command::List).await, None);
 
     let control =
         Control::start(dir.path(), extents(dir.path()), accounts.clone(), DevelopmentKey::Accepted, None)
@@ -45,18 +45,18 @@ async fn running_server_carries_out_commands_and_a_stopped_server_is_not_found()
     let mode = std::fs::metadata(dir.path().join(SOCKET)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let add = Command::Add { name: "alpha".into(), keys: vec![key(1)] };
-    let added = ask_in_thread(dir.path(), add.clone()).await.unwrap().unwrap();
+    let added = send_in_thread(dir.path(), add.clone()).await.unwrap().unwrap();
     assert_eq!(added[0].keys, [key(1)]);
-    let refused = ask_in_thread(dir.path(), add).await.unwrap().unwrap_err();
+    let refused = send_in_thread(dir.path(), add).await.unwrap().unwrap_err();
     assert!(refused.contains("already"), "{refused}");
     let rotate = Command::RotateKey { name: "alpha".into(), slot: KeySlot::Key2, key: key(2) };
-    ask_in_thread(dir.path(), rotate).await.unwrap().unwrap();
+    send_in_thread(dir.path(), rotate).await.unwrap().unwrap();
     let set = Command::Set { name: "alpha".into(), changes: vec![Setting::Disabled(true)] };
-    ask_in_thread(dir.path(), set).await.unwrap().unwrap();
+    send_in_thread(dir.path(), set).await.unwrap().unwrap();
     let seen = accounts.get("alpha").await.unwrap().unwrap();
     assert!(seen.settings.disabled && seen.keys == [key(1), key(2)]);
-    assert_eq!(ask_in_thread(dir.path(), Command::List).await.unwrap().unwrap(), [Account::clone(&seen)]);
-    ask_in_thread(dir.path(), Command::Remove { name: "alpha".into() }).await.unwrap().unwrap();
+    assert_eq!(send_in_thread(dir.path(), Command::List).await.unwrap().unwrap(), [Account::clone(&seen)]);
+    send_in_thread(dir.path(), Command::Remove { name: "alpha".into() }).await.unwrap().unwrap();
     assert!(accounts.list().await.unwrap().is_empty());
 
     drop(control);
@@ -74,7 +74,7 @@ async fn data_directory_with_a_long_path_has_a_socket() {
     let accounts = accounts(&store).await;
     let _control = Control::start(&long, extents(&long), accounts, DevelopmentKey::Accepted, None).unwrap();
     assert!(long.join(SOCKET).exists());
-    assert_eq!(ask_in_thread(&long, Command::List).await, Some(Ok(vec![])));
+    assert_eq!(send_in_thread(&long, Command::List).await, Some(Ok(vec![])));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -101,7 +101,7 @@ async fn invalid_command_gets_an_error_reply_and_does_not_stop_the_server() {
         let answer = answer.await.unwrap();
         assert!(answer.contains(expected), "{answer}");
     }
-    assert_eq!(ask_in_thread(dir.path(), Command::List).await, Some(Ok(vec![])));
+    assert_eq!(send_in_thread(dir.path(), Command::List).await, Some(Ok(vec![])));
 }
 
 #[tokio::test]

@@ -214,24 +214,25 @@ mod tests {
     #[test]
     fn reserved_bytes_count_at_once_and_freed_bytes_after_commit() {
         let usage = usage(100, 0);
-        let ask = |reservation: &mut QuotaReservation, grown| reservation.reserve(grown, Some(1000), Some(7));
+        let reserve =
+            |reservation: &mut QuotaReservation, grown| reservation.reserve(grown, Some(1000), Some(7));
         let total = || usage.sums().total();
         let mut first = QuotaReservation::try_begin(usage.clone()).unwrap();
-        assert!(ask(&mut first, 60));
+        assert!(reserve(&mut first, 60));
         let mut second = QuotaReservation::try_begin(usage.clone()).unwrap();
-        assert!(!ask(&mut second, 41) && ask(&mut second, 40));
+        assert!(!reserve(&mut second, 41) && reserve(&mut second, 40));
         // The rule ran again and asks for another amount.
-        assert!(ask(&mut second, 10));
+        assert!(reserve(&mut second, 10));
         assert_eq!(total(), 70);
         second.commit();
         first.commit();
         let mut third = QuotaReservation::try_begin(usage.clone()).unwrap();
-        assert!(ask(&mut third, -60));
+        assert!(reserve(&mut third, -60));
         assert_eq!(total(), 70);
         third.commit();
         assert_eq!((total(), usage.sums().doubt), (10, false));
         let mut fourth = QuotaReservation::try_begin(usage.clone()).unwrap();
-        assert!(ask(&mut fourth, 1));
+        assert!(reserve(&mut fourth, 1));
         drop(fourth);
         assert_eq!((total(), usage.sums().doubt), (11, true), "the commit may have taken effect");
     }

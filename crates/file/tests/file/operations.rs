@@ -397,7 +397,7 @@ async fn a_signature_that_allows_only_to_create_replaces_nothing() {
         send("c", &create(2)).await.refused(403, "AuthorizationPermissionMismatch");
         let copy = format!("x-ms-copy-source: {}", server.allowed(&url(&server, name)));
         send("c", &copy).await.refused(403, "AuthorizationPermissionMismatch");
-        // An account SAS has no name for this resource.
+        // The letter `c` of an account SAS does not allow copies.
         let target = format!("/docs/copy?{}", signature(name, "c"));
         let copied = server.send("PUT", &target, &copy, "").await;
         assert_eq!(copied.status.is_success(), name == "share", "{name} {:?}", copied.outcome());

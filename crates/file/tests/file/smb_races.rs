@@ -17,7 +17,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
 
 use crate::handles::{connect, create, create_request, get, open, read};
-use crate::hold_up::{start, take_slice};
+use crate::held_store::{start, take_slice};
 use crate::opens::request;
 use crate::shares::{deleted_version, keep_deleted};
 use crate::support::{Server, make_file, names, write};
@@ -30,22 +30,22 @@ const SPARSE: u32 = 0x200;
 
 #[tokio::test]
 async fn rename_by_handle_succeeds_during_concurrent_writes() {
-    let (server, hold_up) = start(LONG).await;
+    let (server, hold) = start(LONG).await;
     let mut held_rounds = 0;
     for after in 0.. {
         let (from, to) = (format!("from{after}"), format!("to{after}"));
         make_file(&server, &from, 4).await;
         let (one, two) = (open(&server, &from).await, open(&server, &from).await);
         server.service.write_at(two, 0, Bytes::from_static(b"then"), true).await.unwrap();
-        hold_up.hold_reads(after);
+        hold.hold_reads(after);
         let (service, path) = (server.service.clone(), to.clone());
         let renaming = tokio::spawn(async move { service.rename_open(one, &path, false).await });
-        if !hold_up.holds(1).await {
+        if !hold.wait_until_held(1).await {
             break;
         }
         held_rounds += 1;
         server.service.write_at(two, 0, Bytes::from_static(b"when"), false).await.unwrap();
-        hold_up.let_go();
+        hold.release();
         let renamed = timeout(LONG, renaming).await.expect("the rename does not deadlock");
         assert_eq!(renamed.unwrap(), Ok(()), "written to after {after} reads");
         assert_eq!(server.service.close_open(two).await, Ok(None));
@@ -85,7 +85,7 @@ async fn rename_waiting_for_a_client_does_not_block_writes() {
 
 #[tokio::test]
 async fn concurrent_renames_over_each_other_do_not_deadlock() {
-    let (server, hold_up) = start(Duration::from_millis(500)).await;
+    let (server, hold) = start(Duration::from_millis(500)).await;
     for path in ["a", "b"] {
         make_file(&server, path, 4).await;
         write(&server, path, 0, b"then").await;
@@ -97,14 +97,14 @@ async fn concurrent_renames_over_each_other_do_not_deadlock() {
         }
     };
     write(b"this").await;
-    hold_up.hold_reads(0);
+    hold.hold_reads(0);
     let renaming = [(a, "b"), (b, "a")].map(|(id, path)| {
         let service = server.service.clone();
         tokio::spawn(async move { service.rename_open(id, path, true).await })
     });
-    assert!(hold_up.holds(2).await, "both renames hold their file lock");
+    assert!(hold.wait_until_held(2).await, "both renames hold their file lock");
     write(b"that").await;
-    hold_up.let_go();
+    hold.release();
     for renaming in renaming {
         let renamed = timeout(LONG, renaming).await.expect("a blocked rename gives up").unwrap();
         assert!(matches!(renamed, Err(Failure::Denied | Failure::Sharing)), "{renamed:?}");
@@ -119,7 +119,7 @@ async fn concurrent_renames_over_each_other_do_not_deadlock() {
 #[tokio::test]
 async fn open_during_truncation_does_not_restore_old_bytes() {
     use Disposition::{Overwrite, OverwriteIf, Supersede};
-    let (server, hold_up) = start(LONG).await;
+    let (server, hold) = start(LONG).await;
     for disposition in [Overwrite, OverwriteIf, Supersede] {
         let path = format!("{disposition:?}");
         make_file(&server, &path, 8).await;
@@ -128,15 +128,15 @@ async fn open_during_truncation_does_not_restore_old_bytes() {
         server.service.write_at(first, 0, Bytes::from_static(b"D"), false).await.unwrap();
         let (service, tree) = (server.service.clone(), connect(&server).await);
         let asked = create_request(&path, disposition);
-        hold_up.hold_commits();
+        hold.hold_commits();
         let truncating = tokio::spawn(async move { service.create(&tree, asked).await.unwrap() });
-        assert!(hold_up.holds(1).await, "the commit is held up");
+        assert!(hold.wait_until_held(1).await, "the commit is held up");
         let late = open(&server, &path).await;
         let service = server.service.clone();
         let waits =
             tokio::spawn(async move { service.write_at(late, 1, Bytes::from_static(b"ew"), false).await });
         tokio::task::yield_now().await;
-        hold_up.let_go();
+        hold.release();
         let emptied = timeout(LONG, truncating).await.expect("the operation ends").unwrap();
         assert_ne!(emptied.action, Action::Opened);
         timeout(LONG, waits).await.expect("the write ends").unwrap().unwrap();
@@ -154,7 +154,7 @@ async fn open_during_truncation_does_not_restore_old_bytes() {
 
 #[tokio::test]
 async fn truncating_open_is_refused_if_a_rest_lease_is_acquired_meanwhile() {
-    let (server, hold_up) = start(LONG).await;
+    let (server, hold) = start(LONG).await;
     let tree = connect(&server).await;
     let mut held_rounds = 0;
     for after in 0.. {
@@ -165,17 +165,17 @@ async fn truncating_open_is_refused_if_a_rest_lease_is_acquired_meanwhile() {
             open: request(FileAccess::READ, FileAccess::ALL),
             ..create_request(&path, Disposition::Overwrite)
         };
-        hold_up.hold_reads(after);
+        hold.hold_reads(after);
         let (service, tree) = (server.service.clone(), tree.clone());
         let truncating = tokio::spawn(async move { service.create(&tree, asked).await });
-        if !hold_up.holds(1).await {
+        if !hold.wait_until_held(1).await {
             break;
         }
         held_rounds += 1;
-        hold_up.hold_no_more();
+        hold.stop_holding();
         let lease = "x-ms-lease-action: acquire\nx-ms-lease-duration: -1";
         server.put(&format!("/docs/{path}?comp=lease"), lease, "").await.expect(201);
-        hold_up.let_go();
+        hold.release();
         let emptied = timeout(LONG, truncating).await.expect("the operation ends").unwrap();
         assert_eq!(emptied.unwrap_err(), Failure::Sharing, "leased after {after} reads");
         assert_eq!(get(&server, &path).await, b"kept", "leased after {after} reads");
@@ -185,7 +185,7 @@ async fn truncating_open_is_refused_if_a_rest_lease_is_acquired_meanwhile() {
 
 #[tokio::test]
 async fn open_during_deletion_of_its_share_or_snapshot_is_closed() {
-    let (server, hold_up) = start(LONG).await;
+    let (server, hold) = start(LONG).await;
     for of_snapshot in [false, true] {
         let mut held_rounds = 0;
         for after in 0.. {
@@ -198,11 +198,11 @@ async fn open_during_deletion_of_its_share_or_snapshot_is_closed() {
                 open: request(FileAccess::READ, FileAccess::ALL),
                 ..create_request("f", Disposition::Open)
             };
-            hold_up.hold_reads(after);
+            hold.hold_reads(after);
             let (service, space) = (server.service.clone(), tree.space());
             let opening = tokio::spawn(async move { service.create(&tree, asked).await });
-            let is_held = hold_up.holds(1).await;
-            hold_up.hold_no_more();
+            let is_held = hold.wait_until_held(1).await;
+            hold.stop_holding();
             match of_snapshot {
                 true => {
                     let id = taken.header("x-ms-snapshot").unwrap();
@@ -214,7 +214,7 @@ async fn open_during_deletion_of_its_share_or_snapshot_is_closed() {
                     server.put("/docs?restype=share", "", "").await.expect(201);
                 }
             }
-            hold_up.let_go();
+            hold.release();
             if let Ok(opened) = timeout(LONG, opening).await.expect("the operation ends").unwrap() {
                 let read = server.service.read_at(opened.opened.id, 0..4).await;
                 assert_eq!(read, Err(Failure::Closed), "after {after} reads");
@@ -232,24 +232,24 @@ async fn open_during_deletion_of_its_share_or_snapshot_is_closed() {
 
 #[tokio::test]
 async fn interrupted_share_deletion_still_closes_open_files() {
-    let (server, hold_up) = start(LONG).await;
+    let (server, hold) = start(LONG).await;
     let mut held_rounds = 0;
     for after in 0.. {
         make_file(&server, "f", 4).await;
         let (tree, early) = (connect(&server).await, open(&server, "f").await);
-        hold_up.hold_reads(after);
+        hold.hold_reads(after);
         let (service, space) = (server.service.clone(), tree.space());
         let opening =
             tokio::spawn(async move { service.create(&tree, create_request("f", Disposition::Open)).await });
-        let is_held = hold_up.holds(1).await;
-        hold_up.hold_no_more();
-        hold_up.refuse_to_close();
+        let is_held = hold.wait_until_held(1).await;
+        hold.stop_holding();
+        hold.refuse_to_close();
         let deleted = server.delete("/docs?restype=share", "").await;
         assert!(deleted.status.is_server_error(), "{deleted:?}");
         assert_eq!(server.service.read_at(early, 0..4).await, Err(Failure::Closed), "after {after} reads");
         server.get("/docs?restype=share", "").await.refused(404, "ShareNotFound");
         server.put("/docs?restype=share", "", "").await.expect(201);
-        hold_up.let_go();
+        hold.release();
         // The open may succeed: the space stays open until the sweep.
         let _ = timeout(LONG, opening).await.expect("the operation ends").unwrap();
         assert!(server.service.sweep_due());
@@ -266,17 +266,17 @@ async fn interrupted_share_deletion_still_closes_open_files() {
 
 #[tokio::test]
 async fn late_share_deletion_does_not_close_opens_of_the_restored_share() {
-    let (server, hold_up) = start(LONG).await;
+    let (server, hold) = start(LONG).await;
     let server = Arc::new(server);
     keep_deleted(&server, 7).await;
     make_file(&server, "f", 4).await;
     let early = open(&server, "f").await;
     // Hold up the answer to closing the space; the share's row is already retired.
-    hold_up.hold_answers(1);
+    hold.hold_answers(1);
     let rest = server.clone();
     let deleting = tokio::spawn(async move { rest.delete("/docs?restype=share", "").await.expect(202) });
-    assert!(hold_up.holds(1).await, "closing the space is held up");
-    hold_up.hold_no_more();
+    assert!(hold.wait_until_held(1).await, "closing the space is held up");
+    hold.stop_holding();
     let rest = server.clone();
     let mut restoring = tokio::spawn(async move {
         let listed = rest.get("/?comp=list&include=deleted", "").await.expect(200);
@@ -289,7 +289,7 @@ async fn late_share_deletion_does_not_close_opens_of_the_restored_share() {
     });
     // The restoration may or may not wait for the deletion.
     let at_once = timeout(Duration::from_millis(500), &mut restoring).await;
-    hold_up.let_go();
+    hold.release();
     timeout(LONG, deleting).await.expect("the operation ends").unwrap();
     let late = match at_once {
         Ok(late) => late.unwrap(),
@@ -302,13 +302,13 @@ async fn late_share_deletion_does_not_close_opens_of_the_restored_share() {
 
 #[tokio::test]
 async fn canceled_truncating_open_keeps_concurrent_writes() {
-    let (server, hold_up) = start(LONG).await;
+    let (server, hold) = start(LONG).await;
     let id = open(&server, "f").await;
     server.service.write_at(id, 0, Bytes::from_static(b"then"), false).await.unwrap();
-    hold_up.hold_commits();
+    hold.hold_commits();
     let service = server.service.clone();
     let flushing = tokio::spawn(async move { service.flush(id).await });
-    assert!(hold_up.holds(1).await, "the flush holds the file lock");
+    assert!(hold.wait_until_held(1).await, "the flush holds the file lock");
     server.service.write_at(id, 0, Bytes::from_static(b"when"), false).await.unwrap();
     let handles = || server.service.opens().handles(id.file.space, 0, 10, |_, _| true).len();
     let (service, tree) = (server.service.clone(), connect(&server).await);
@@ -327,7 +327,7 @@ async fn canceled_truncating_open_keeps_concurrent_writes() {
         };
         timeout(LONG, count_reached).await.expect("the number of handles is reached");
     }
-    hold_up.let_go();
+    hold.release();
     assert_eq!(timeout(LONG, flushing).await.unwrap().unwrap(), Ok(()));
     assert_eq!(server.service.flush(id).await, Ok(()));
     assert_eq!(read(&server, id, 0..8).await, b"when");
@@ -337,14 +337,14 @@ async fn canceled_truncating_open_keeps_concurrent_writes() {
 
 #[tokio::test]
 async fn smb_changes_wait_for_a_rest_commit_despite_other_opens() {
-    let (server, hold_up) = start(LONG).await;
+    let (server, hold) = start(LONG).await;
     let server = Arc::new(server);
     make_file(&server, "f", 4).await;
     let id = open(&server, "f").await;
-    hold_up.hold_commits();
+    hold.hold_commits();
     let rest = server.clone();
     let rest = tokio::spawn(async move { write(&rest, "f", 0, b"rest").await });
-    assert!(hold_up.holds(1).await, "the commit is held up");
+    assert!(hold.wait_until_held(1).await, "the commit is held up");
     let (one, two, three, four) =
         (server.service.clone(), server.service.clone(), server.service.clone(), server.service.clone());
     let hide = PropertyChange { attributes: Some(HIDDEN), ..PropertyChange::default() };
@@ -360,7 +360,7 @@ async fn smb_changes_wait_for_a_rest_commit_despite_other_opens() {
         assert_eq!(server.service.close_open(other).await, Ok(None));
     }
     assert!(changes.iter().all(|change| !change.is_finished()));
-    hold_up.let_go();
+    hold.release();
     rest.await.unwrap();
     for (number, change) in changes.into_iter().enumerate() {
         assert_eq!(timeout(LONG, change).await.unwrap().unwrap(), Ok(()), "change {number}");
@@ -372,23 +372,23 @@ async fn smb_changes_wait_for_a_rest_commit_despite_other_opens() {
 
 #[tokio::test]
 async fn rest_write_survives_an_smb_commit_acknowledged_after_it() {
-    let (server, hold_up) = start(LONG).await;
+    let (server, hold) = start(LONG).await;
     make_file(&server, "f", 4).await;
     write(&server, "f", 0, b"then").await;
     for is_opened_again in [false, true] {
         let id = open(&server, "f").await;
         let hide = PropertyChange { attributes: Some(HIDDEN), ..PropertyChange::default() };
-        hold_up.hold_answers(0);
+        hold.hold_answers(0);
         let service = server.service.clone();
         let changing = tokio::spawn(async move { service.set_properties(id, hide).await });
-        assert!(hold_up.holds(1).await, "the commit is held up");
-        hold_up.hold_no_more();
+        assert!(hold.wait_until_held(1).await, "the commit is held up");
+        hold.stop_holding();
         write(&server, "f", 0, b"rest").await;
         let other = if is_opened_again { Some(open(&server, "f").await) } else { None };
         if let Some(other) = other {
             server.service.write_at(other, 1, Bytes::from_static(b"u"), false).await.unwrap();
         }
-        hold_up.let_go();
+        hold.release();
         assert_eq!(timeout(LONG, changing).await.expect("the operation ends").unwrap(), Ok(()));
         let expected: &[u8] = if is_opened_again { b"rust" } else { b"rest" };
         assert_eq!(read(&server, id, 0..4).await, expected, "opened again: {is_opened_again}");
@@ -403,7 +403,7 @@ async fn rest_write_survives_an_smb_commit_acknowledged_after_it() {
 
 #[tokio::test]
 async fn access_is_checked_against_the_attributes_at_open_time() {
-    let (server, hold_up) = start(LONG).await;
+    let (server, hold) = start(LONG).await;
     let tree = connect(&server).await;
     for was_read_only in [false, true] {
         let mut held_rounds = 0;
@@ -420,20 +420,20 @@ async fn access_is_checked_against_the_attributes_at_open_time() {
                 if_read_only: Some(FileAccess::READ),
                 ..create_request(&path, Disposition::Open)
             };
-            hold_up.hold_reads(after);
+            hold.hold_reads(after);
             let (service, space, tree) = (server.service.clone(), tree.space(), tree.clone());
             let opening = tokio::spawn(async move { service.create(&tree, asked).await });
-            if !hold_up.holds(1).await {
-                hold_up.let_go();
+            if !hold.wait_until_held(1).await {
+                hold.release();
                 break;
             }
-            hold_up.hold_no_more();
+            hold.stop_holding();
             // Once the open is in the table, it blocks Set File Properties, so the change is left out.
             if server.service.opens().handles(space, 0, 10, |_, place| place.path == path).is_empty() {
                 held_rounds += 1;
                 set(!was_read_only).await;
             }
-            hold_up.let_go();
+            hold.release();
             let opened = timeout(LONG, opening).await.expect("the operation ends").unwrap().unwrap();
             let is_read_only = opened.info.attributes & READ_ONLY != 0;
             assert_eq!(opened.opened_read_only, is_read_only, "{was_read_only}, after {after} reads");

@@ -19,9 +19,9 @@ const NEVER: usize = usize::MAX;
 
 /// Holds up reads and commits until they are released.
 #[derive(Clone)]
-pub(crate) struct HoldUp(Arc<Held>);
+pub(crate) struct StoreHold(Arc<HoldState>);
 
-struct Held {
+struct HoldState {
     /// Number of reads that pass before one is held up.
     reads: AtomicUsize,
     /// Number of commits that pass before one is held up. A commit that is held up here has not taken effect.
@@ -31,20 +31,26 @@ struct Held {
     answers: AtomicUsize,
     /// Fail the next change that closes a space.
     refuses: AtomicBool,
-    now: watch::Sender<Now>,
+    now: watch::Sender<HoldRound>,
 }
 
 #[derive(Default)]
-struct Now {
+struct HoldRound {
     round: usize,
     /// Number of operations that are held up in this round.
     held: usize,
 }
 
-impl HoldUp {
+impl StoreHold {
     fn new() -> Self {
         let [reads, commits, answers] = [NEVER, NEVER, NEVER].map(AtomicUsize::new);
-        Self(Arc::new(Held { reads, commits, answers, refuses: false.into(), now: watch::Sender::default() }))
+        Self(Arc::new(HoldState {
+            reads,
+            commits,
+            answers,
+            refuses: false.into(),
+            now: watch::Sender::default(),
+        }))
     }
 
     pub(crate) fn hold_reads(&self, after: usize) {
@@ -65,7 +71,7 @@ impl HoldUp {
     }
 
     /// Stops holding up further operations. Those already held up stay so.
-    pub(crate) fn hold_no_more(&self) {
+    pub(crate) fn stop_holding(&self) {
         for left in [&self.0.reads, &self.0.commits, &self.0.answers] {
             left.store(NEVER, Ordering::SeqCst);
         }
@@ -82,20 +88,20 @@ impl HoldUp {
     }
 
     /// Waits until `count` operations are held up. Returns false after a timeout.
-    pub(crate) async fn holds(&self, count: usize) -> bool {
+    pub(crate) async fn wait_until_held(&self, count: usize) -> bool {
         let mut now = self.0.now.subscribe();
         timeout(Duration::from_secs(2), now.wait_for(|now| now.held >= count)).await.is_ok()
     }
 
     /// Releases the held operations and holds up no further ones.
-    pub(crate) fn let_go(&self) {
-        self.hold_no_more();
-        self.0.now.send_modify(|now| *now = Now { round: now.round + 1, held: 0 });
+    pub(crate) fn release(&self) {
+        self.stop_holding();
+        self.0.now.send_modify(|now| *now = HoldRound { round: now.round + 1, held: 0 });
     }
 }
 
 #[async_trait]
-impl Interposer for HoldUp {
+impl Interposer for StoreHold {
     async fn commit(
         &self,
         store: &dyn Store,
@@ -134,19 +140,19 @@ pub(crate) async fn take_slice(server: &Server) {
 }
 
 /// Starts a server whose store can be held up. Requests wait for other clients at most for `patience`.
-pub(crate) async fn start(patience: Duration) -> (Server, HoldUp) {
+pub(crate) async fn start(patience: Duration) -> (Server, StoreHold) {
     thread_local! {
-        static NEXT: RefCell<Option<(HoldUp, Duration)>> = const { RefCell::new(None) };
+        static NEXT: RefCell<Option<(StoreHold, Duration)>> = const { RefCell::new(None) };
     }
     let make = |parts: lazuli_testing::Parts| {
         let (between, patience) = NEXT.take().unwrap();
         let store = Interposed::new(parts.store, between);
         FileService::new(Arc::new(store), parts.extents, parts.accounts).with_patience(patience)
     };
-    let hold_up = HoldUp::new();
-    NEXT.set(Some((hold_up.clone(), patience)));
+    let hold = StoreHold::new();
+    NEXT.set(Some((hold.clone(), patience)));
     let server = lazuli_testing::start(ServiceKind::File, make).await;
     server.put("/docs?restype=share", "", "").await.expect(201);
     take_slice(&server).await;
-    (server, hold_up)
+    (server, hold)
 }

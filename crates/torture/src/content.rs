@@ -7,8 +7,7 @@
 //! The rules of a journaling file system, which also apply when a cut tears a file:
 //! - a sector (512 bytes) is written whole or not at all;
 //! - a file never shows bytes from before a truncate together with bytes written after the truncate beyond
-//! the
-//!   new end: if the cut undoes the truncate, it undoes those later writes, too;
+//!   the new end: if the cut undoes the truncate, it undoes those later writes, too;
 //! - the size follows the data: a page that became durable is within the durable size.
 
 use std::collections::{BTreeMap, BTreeSet};

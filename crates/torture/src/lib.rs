@@ -1,8 +1,7 @@
 //! Testers for crashes, power loss and faults of the storage core and its services.
 //!
 //! - [`LossyFs`] is a FUSE file system on a disk that forgets, tears, reports false success and fails on
-//! demand.
-//!   The program under test uses ordinary system calls; the tester controls the faults.
+//!   demand. The program under test uses ordinary system calls; the tester controls the faults.
 //! - [`child`] runs a worker in its own process, collects its acknowledgments, and kills it.
 //! - [`cancel`] drops requests at their await points.
 //! - [`flips`] flips single bits of a data directory and verifies that each flip is reported or harmless.

@@ -79,7 +79,7 @@ fn abort(path: &str, begun: &Reply) -> String {
 
 #[tokio::test]
 async fn remote_copy_is_pending_until_all_bytes_arrived() {
-    let mut page = stalling(300_000);
+    let mut page = stalling_document(300_000);
     page.headers.extend(["Content-Type: text/x-far", "x-ms-meta-a: 1"].map(str::to_owned));
     let (web, server) = served(page).await;
     let begun = copy(&server, &web, "copy", "x-ms-file-attributes: Hidden").await.expect(202);
@@ -237,7 +237,7 @@ async fn copy_fails_if_its_source_changes_or_disappears() {
 
 #[tokio::test]
 async fn pending_copy_resumes_after_a_restart() {
-    let mut page = stalling(200_000);
+    let mut page = stalling_document(200_000);
     page.cut_replies = 2;
     let (web, server) = served(page).await;
     let begun = copy(&server, &web, "copy", "").await.expect(202);

@@ -460,7 +460,7 @@ async fn container_delete_is_refused_if_another_front_end_protects_a_blob_during
         queueing.dropped().await;
         let (watched, runtime) = (protecting.watched.clone(), tokio::runtime::Handle::current());
         deleting.watched.interposer.after_scan_skipping(search, move || {
-            tokio::task::block_in_place(|| runtime.block_on(watched.settled())).unwrap();
+            tokio::task::block_in_place(|| runtime.block_on(watched.wait_for_commits())).unwrap();
         });
         let deleted = deleting.delete("/box?restype=container", "").await;
         assert_eq!((queueing.outcome(), deleted.status.as_u16()), (Some(protected), status), "{search}");

@@ -44,13 +44,14 @@ PRONOUN = re.compile(r"^(It|Its|This|That|These|Those|They|Their|He|She|Who|What
 # The heading of an aligned table, which is as wide as its rows.
 HEADING = re.compile(r"(\S {2,}(?=\S).*){3}")
 TYPES = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait|union) (\w+)", re.MULTILINE)
-# The first words of the comment of a function.
+# The first line of the comment of a function, its attributes, and its name.
 FUNCTIONS = re.compile(
-    r"(?<!///)\n[ \t]*/// ?([^\n]*)\n(?:[ \t]*///[^\n]*\n)*(?:[ \t]*#\[[^\n]*\]\n)*[ \t]*(?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?(?:unsafe )?fn "
+    r"(?:(?<!///)\n[ \t]*/// ?([^\n]*)\n(?:[ \t]*///[^\n]*\n)*|\n)((?:[ \t]*#\[[^\n]*\]\n)*)"
+    r"[ \t]*(?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?(?:unsafe )?fn (\w+)"
 )
-# A verb in the third person, the name of an operation, or a reference to another function.
-VERB = re.compile(r"[A-Z][a-z]+s\b|Whether\b|Like \[|See \[|(?:[A-Z][\w-]+ )*[A-Z][\w-]+\.?$")
-TYPE, FUNCTION = "type", "function"
+PRONOUN_NAME = re.compile(r"(?:it|its|this|that|these|those|they|their|what|whatever|which|whichever)_")
+# A verb in the third person, a condition before it, the name of an operation, or a reference to another function.
+VERB = re.compile(r"[A-Z][a-z-]+s\b|(?:If|Unless|Repeatedly)\b|Whether\b|Like \[|See \[|(?:[A-Z][\w-]+ )*[A-Z][\w-]+\.?$")
 
 # Files that are not checked, and why.
 NOT_CHECKED = {
@@ -65,13 +66,11 @@ FOREIGN_WORDS = {
 # Names from libraries.
 FOREIGN_NAMES = {
     "cancelled": "a method of tokio_util::sync::CancellationToken",
+    "is_cancelled": "a method of tokio_util::sync::CancellationToken",
+    "CANCELLED": "STATUS_CANCELLED of SMB",
 }
 # Type names that occur more often than MAX_TYPES, and why that is clear to a reader.
 COMMON_TYPES = {}
-# The crates are being rewritten. Until then these rules do not apply to them: names, strings in tests, module comments, the verb of a
-# function's comment, types in tests, and words that are new in the list.
-IS_PENDING_IN_CRATES = True
-PENDING_WORDS = re.compile(r"hears?|heard|acknowledge\w+|\w*judgement\w*|everyone|anyone|someone|no one|labelled|colour", re.IGNORECASE)
 
 
 def banned(*alternatives):
@@ -113,37 +112,24 @@ class Checker:
     def report(self, path, line, what):
         self.findings.append((path, line, what))
 
-    def is_pending(self, path, kind, word=""):
-        """Returns whether a rule does not apply to the crates yet."""
-        if not IS_PENDING_IN_CRATES or not path.startswith("crates/"):
-            return False
-        is_test = "/tests/" in path or path.endswith("tests.rs")
-        return (
-            not path.endswith(".rs")
-            or kind in (NAME, MODULE_DOC, FUNCTION)
-            or kind in (STRING, TYPE) and is_test
-            or bool(PENDING_WORDS.fullmatch(word))
-        )
-
-    def check_words(self, path, line, text, pattern, what, kind):
+    def check_words(self, path, line, text, pattern, what):
         for found in pattern.finditer(text):
             word = " ".join(found[0].lower().split())
             if (path, word) in FOREIGN_WORDS:
                 self.used.add((path, word))
-            elif not self.is_pending(path, kind, word):
+            else:
                 self.report(path, line + text.count("\n", 0, found.start()), f"{what}: {word}")
 
     def check_source(self, path, source):
         for text in texts(Path(path), source):
             if text.kind in (COMMENT, DOC, MODULE_DOC):
-                self.check_words(path, text.line, without_quotes(text.text), IN_CODE, "banned word", COMMENT)
-                is_doc = text.kind != COMMENT and not self.is_pending(path, text.kind)
-                if is_doc and PRONOUN.match(text.text.strip()):
+                self.check_words(path, text.line, without_quotes(text.text), IN_CODE, "banned word")
+                if text.kind != COMMENT and PRONOUN.match(text.text.strip()):
                     self.report(path, text.line, f"{text.kind} begins with a pronoun: {text.text.strip()[:40]}")
             elif text.kind == STRING and is_prose(text.text):
-                self.check_words(path, text.line, without_quotes(text.text), IN_CODE, "banned word in a string", STRING)
+                self.check_words(path, text.line, without_quotes(text.text), IN_CODE, "banned word in a string")
             elif text.kind == PROSE:
-                self.check_words(path, text.line, text.text, IN_DOCUMENTS, "banned word", PROSE)
+                self.check_words(path, text.line, text.text, IN_DOCUMENTS, "banned word")
             elif text.kind == NAME:
                 self.check_name(path, text)
         if path.endswith(".rs"):
@@ -151,22 +137,23 @@ class Checker:
 
     def check_rust(self, path, source):
         for found in TYPES.finditer(source):
-            if not self.is_pending(path, TYPE):
-                self.types[found[1]].append(f"{path}:{line_of(source, found.start(1))}")
+            self.types[found[1]].append(f"{path}:{line_of(source, found.start(1))}")
         for found in FUNCTIONS.finditer(source):
-            if not VERB.match(found[1]) and not self.is_pending(path, FUNCTION):
-                self.report(path, line_of(source, found.start(1)), f"comment of a function without a verb: {found[1][:40]}")
+            comment, attributes, name = found.groups()
+            line = line_of(source, found.start(1))
+            if comment and "test" not in attributes and not VERB.match(comment):
+                self.report(path, line, f"comment of a function without a verb: {comment[:40]}")
+            if PRONOUN_NAME.match(name):
+                self.report(path, line, f"the name of a function begins with a pronoun: {name}")
 
     def check_name(self, path, text):
         for found in IN_CODE.finditer(words_of(text.text)):
             if text.text in FOREIGN_NAMES:
                 self.used.add(text.text)
-            elif not self.is_pending(path, NAME):
+            else:
                 self.report(path, text.line, f"banned word in the name {text.text}: {found[0].lower()}")
 
     def check_columns(self, path, source):
-        if self.is_pending(path, COMMENT):
-            return
         comment = re.compile(r"\s*#(.*)" if path.endswith((".py", ".toml", ".sh")) or "." not in path else r"\s*//(.*)")
         for number, line in enumerate(source.splitlines(), 1):
             found = comment.match(line)
@@ -176,7 +163,7 @@ class Checker:
     def check(self, path):
         source = (ROOT / path).read_text(encoding="utf-8")
         if path.endswith(".md"):
-            self.check_words(path, 1, without_quotes(source), IN_DOCUMENTS, "banned word", PROSE)
+            self.check_words(path, 1, without_quotes(source), IN_DOCUMENTS, "banned word")
         else:
             self.check_source(path, source)
             self.check_columns(path, source)

@@ -190,7 +190,7 @@ mod tests {
         }
         for (body, expected) in [
             ("<KeyInfo><Start>2023-11-14</Start></KeyInfo>", MissingRequiredXmlNode),
-            ("<KeyInfo><Colour/></KeyInfo>", UnsupportedXmlNode),
+            ("<KeyInfo><Color/></KeyInfo>", UnsupportedXmlNode),
             ("<Other/>", InvalidXmlDocument),
             ("", InvalidXmlDocument),
         ] {

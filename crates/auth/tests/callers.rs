@@ -278,10 +278,10 @@ fn service_and_share_operations_of_files_need_no_intent() {
     }
 }
 
-struct Directory(Vec<Account>);
+struct FixedAccounts(Vec<Account>);
 
 #[async_trait]
-impl Accounts for Directory {
+impl Accounts for FixedAccounts {
     async fn account(&self, name: &str) -> Result<Option<Arc<Account>>, Refusal> {
         Ok(self.0.iter().find(|account| account.name == name).cloned().map(Arc::new))
     }
@@ -301,7 +301,7 @@ fn unknown_and_disabled_accounts_are_refused() {
     let mut disabled = account.clone();
     disabled.name = "disabled".into();
     disabled.settings.disabled = true;
-    let directory = Directory(vec![account, disabled]);
+    let directory = FixedAccounts(vec![account, disabled]);
     let find = |name| block_on(lazuli_auth::account(&directory, name)).map(|account| account.name.clone());
     assert_eq!(find("devstoreaccount1").as_deref(), Ok("devstoreaccount1"));
     let refusal = find("disabled").unwrap_err();

@@ -191,7 +191,7 @@ impl Service for BlobService {
             Operation::SetBlobImmutabilityPolicy => self.set_blob_immutability_policy(request).await,
             Operation::DeleteBlobImmutabilityPolicy => self.delete_blob_immutability_policy(request).await,
             Operation::SetBlobLegalHold => self.set_blob_legal_hold(request).await,
-            // Clients that hear this go on with their bearer token.
+            // Clients that receive this answer continue with their bearer token.
             Operation::CreateSession => Err(ErrorCode::FeatureNotEnabled.into()),
             operation => Err(Refusal::not_implemented(operation.name())),
         }?;

@@ -129,7 +129,7 @@ mod tests {
         FileLeaseAction::Release { id }
     }
 
-    /// The columns of the tables: Available, Leased(A), Broken(A).
+    /// Returns the columns of the tables: Available, Leased(A), Broken(A).
     fn columns() -> [FileLease; 3] {
         let leased = FileLease::AVAILABLE.apply(acquire(Some(A))).unwrap();
         let broken = leased.apply(FileLeaseAction::Break).unwrap();

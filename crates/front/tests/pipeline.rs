@@ -11,7 +11,7 @@ use lazuli_auth::sign;
 use lazuli_front::Limits;
 use lazuli_protocol::cors::CorsRule;
 use lazuli_protocol::{Query, ServiceKind, Version};
-use support::{ACCOUNT, Options, RawClient, key, put_head, sas, start, start_with};
+use support::{ACCOUNT, ServerOptions, RawClient, key, put_head, sas, start, start_with};
 
 #[tokio::test]
 async fn every_reply_has_the_common_headers() {
@@ -55,7 +55,7 @@ async fn a_host_names_an_account_only_if_the_account_exists() {
         assert_eq!((reply.status, reply.text()), (200, "a"), "{host}");
     }
     for target in ["/public/a", "/"] {
-        client.send(format!("GET {target} HTTP/1.1\r\nHost: nobody.blob.localhost\r\n\r\n")).await;
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: unknown.blob.localhost\r\n\r\n")).await;
         assert_eq!(client.reply().await.error_code(), "AuthenticationFailed");
     }
 }
@@ -255,7 +255,7 @@ async fn head_and_not_modified_have_no_body() {
     assert_eq!(client.get("/lapis/public/next").await.text(), "next");
 }
 
-fn cors() -> Options {
+fn cors() -> ServerOptions {
     let list = |items: &[&str]| items.iter().map(ToString::to_string).collect();
     let rule = CorsRule {
         allowed_origins: list(&["https://app.test"]),
@@ -264,7 +264,7 @@ fn cors() -> Options {
         exposed_headers: list(&["etag", "x-ms-*"]),
         max_age_seconds: 60,
     };
-    Options { cors: vec![rule], ..Options::default() }
+    ServerOptions { cors: vec![rule], ..ServerOptions::default() }
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use lazuli_front::{Limits, Tls};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
-use support::{NOW, Options, RawClient, TEST_TIMEOUT, TestServer, sas, start};
+use support::{NOW, ServerOptions, RawClient, TEST_TIMEOUT, TestServer, sas, start};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 fn start_tls(limits: Limits) -> (TestServer, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let tls = Tls::self_signed(directory.path(), &["localhost".into()], NOW).unwrap();
-    (start(Options { limits, tls: Some(tls), ..Options::default() }), directory)
+    (start(ServerOptions { limits, tls: Some(tls), ..ServerOptions::default() }), directory)
 }
 
 async fn connect(address: SocketAddr, directory: &TempDir, alpn: &[&str]) -> TlsStream<TcpStream> {
@@ -117,7 +117,7 @@ async fn plain_text_on_a_tls_port_gets_no_http() {
     let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.stream, &mut got).await;
     assert!(!got.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&got));
     // HTTP/2 needs TLS.
-    let plain = start(Options::default());
+    let plain = start(ServerOptions::default());
     let mut client = plain.connect().await;
     client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
     assert_eq!(client.reply_to("PRI").await.map(|reply| reply.status), None);
@@ -138,7 +138,7 @@ async fn a_certificate_can_be_replaced_while_it_is_served() {
     let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let tls = Tls::self_signed(old.path(), &["localhost".into()], NOW).unwrap();
     Tls::self_signed(new.path(), &["localhost".into()], NOW).unwrap();
-    let server = start(Options { tls: Some(tls.clone()), ..Options::default() });
+    let server = start(ServerOptions { tls: Some(tls.clone()), ..ServerOptions::default() });
     let mut before = RawClient::new(connect(server.address, &old, &[]).await);
 
     let (certificate, key) = Tls::self_signed_files(new.path());

@@ -112,18 +112,18 @@ impl Sources {
     fn chores(&self, text: &mut Text) {
         let name = "lazuli_chore_seconds";
         text.family(name, Histogram, "Durations of background task runs.");
-        let labelled = || self.chores.iter().map(|chore| (format!("chore=\"{}\"", chore.label()), chore));
-        for (labels, chore) in labelled() {
+        let labeled = || self.chores.iter().map(|chore| (format!("chore=\"{}\"", chore.label()), chore));
+        for (labels, chore) in labeled() {
             text.histogram(name, &labels, &chore.times, MICROS);
         }
         let name = "lazuli_chore_failing";
         text.family(name, Gauge, "1 if the last run of the task failed.");
-        for (labels, chore) in labelled() {
+        for (labels, chore) in labeled() {
             text.series(name, &labels, u8::from(chore.is_failing()));
         }
         let name = "lazuli_chore_failures_total";
         text.family(name, Counter, "Failed runs of the task.");
-        for (labels, chore) in labelled() {
+        for (labels, chore) in labeled() {
             text.series(name, &labels, chore.failures());
         }
     }

@@ -64,7 +64,7 @@ fn restore(from: &Path, into: &Path) -> String {
 
 /// Counts of submitted and acknowledged requests per writer.
 #[derive(Default)]
-struct History {
+struct WriterHistory {
     submitted: AtomicU64,
     acknowledged: AtomicU64,
 }
@@ -152,9 +152,9 @@ fn backup_under_load_has_all_writes_acknowledged_before_and_none_submitted_after
     let server = Server::start(&data);
     make_container(&server);
     make_table_queue_and_share(&server);
-    let histories: Vec<History> = (0..WRITERS).map(|_| History::default()).collect();
+    let histories: Vec<WriterHistory> = (0..WRITERS).map(|_| WriterHistory::default()).collect();
     let stop = AtomicBool::new(false);
-    let counts = |which: fn(&History) -> &AtomicU64| -> Vec<u64> {
+    let counts = |which: fn(&WriterHistory) -> &AtomicU64| -> Vec<u64> {
         histories.iter().map(|history| which(history).load(Ordering::SeqCst)).collect()
     };
     let mut backups = vec![];

@@ -51,12 +51,12 @@ impl TokenIssuer {
 }
 
 /// A client that trusts only the server's own certificate.
-struct Client {
+struct OauthClient {
     address: String,
     tls: Arc<ClientConfig>,
 }
 
-impl Client {
+impl OauthClient {
     /// Creates a client for a service of the server.
     fn new(server: &Server, service: &str, data: &Path) -> Self {
         let mut roots = RootCertStore::empty();
@@ -113,7 +113,7 @@ fn subject_with_a_role_gets_a_user_delegation_key_that_survives_restarts() {
     ];
     let server = Server::start_with(&data, &options, &[]);
     assert!(server.ready["blob"].starts_with("https://127.0.0.1:"), "{}", server.ready["blob"]);
-    let client = Client::new(&server, "blob", &data);
+    let client = OauthClient::new(&server, "blob", &data);
     let path = data.to_str().unwrap();
     succeed(&["account", "set", DEVELOPMENT_ACCOUNT, "--role", "me=blob:reader", "--data", path]);
 
@@ -144,7 +144,7 @@ fn subject_with_a_role_gets_a_user_delegation_key_that_survives_restarts() {
 
     // The secret behind the key and the certificate are kept across restarts.
     let server = Server::start_with(&data, &options, &[]);
-    let again = Client { address: server.address("blob").into(), tls: client.tls };
+    let again = OauthClient { address: server.address("blob").into(), tls: client.tls };
     let second = again.call("POST", target, Some(&issuer.token("me", storage)), &info);
     assert_eq!(second.text(), first.text());
 }
@@ -158,7 +158,7 @@ fn bearer_token_lists_creates_and_deletes_shares_without_intent_header() {
     let document = dir.path().join("issuer.json");
     let options = ["--tls-self-signed", "--oidc-issuer", document.to_str().unwrap()];
     let server = Server::start_with(&data, &options, &[]);
-    let client = Client::new(&server, "file", &data);
+    let client = OauthClient::new(&server, "file", &data);
     let path = data.to_str().unwrap();
     succeed(&["account", "set", DEVELOPMENT_ACCOUNT, "--role", "me=file:owner", "--data", path]);
     let token = issuer.token("me", "https://storage.azure.com");

@@ -26,13 +26,13 @@ type Everything = BTreeMap<String, Vec<u8>>;
 
 /// A client of an account, with its key.
 #[derive(Clone)]
-struct Client<'a> {
+struct AccountClient<'a> {
     server: &'a Server,
     account: String,
     key: String,
 }
 
-impl<'a> Client<'a> {
+impl<'a> AccountClient<'a> {
     fn new(server: &'a Server, account: &str, key: &str) -> Self {
         Self { server, account: account.into(), key: key.into() }
     }
@@ -174,7 +174,7 @@ fn keys(printed: &str) -> Vec<&str> {
 }
 
 /// Puts objects of every kind into the account.
-fn fill(client: &Client<'_>) {
+fn fill(client: &AccountClient<'_>) {
     let cors = "<StorageServiceProperties><Cors><CorsRule><AllowedOrigins>http://a.example</AllowedOrigins>\
          <AllowedMethods>GET</AllowedMethods><AllowedHeaders/><ExposedHeaders/><MaxAgeInSeconds>5</MaxAgeInSeconds>\
          </CorsRule></Cors></StorageServiceProperties>";
@@ -224,7 +224,7 @@ fn fill(client: &Client<'_>) {
 }
 
 /// Undeletes the deleted container and share, like a client.
-fn undelete(client: &Client<'_>) {
+fn undelete(client: &AccountClient<'_>) {
     let listed = client.get(Blob, "/?comp=list&include=deleted").text();
     let version = values(&listed, "Version").pop().unwrap();
     client.send(Blob, "DELETE", "/gone?restype=container", "", b"");
@@ -245,7 +245,7 @@ fn restored_account_is_complete_under_a_new_name_and_its_own() {
     let (data_text, backups_text) = (data.to_str().unwrap(), backups.to_str().unwrap());
     let server = Server::start(&data);
     let added = account(&data, &["add", "lapis"]);
-    let lapis = Client::new(&server, "lapis", added[0]["keys"][0].as_str().unwrap());
+    let lapis = AccountClient::new(&server, "lapis", added[0]["keys"][0].as_str().unwrap());
     let settings = ["--container-soft-delete", "7", "--default-tier", "cool", "--role", "me=blob:owner"];
     account(&data, &[&["set", "lapis"][..], &settings].concat());
     fill(&lapis);
@@ -263,8 +263,8 @@ fn restored_account_is_complete_under_a_new_name_and_its_own() {
     let new_keys = keys(&printed);
     assert_eq!(new_keys.len(), 2);
     assert!(!new_keys.contains(&lapis.key.as_str()), "a copy has new keys");
-    let azure = Client::new(&server, "azure", new_keys[1]);
-    assert_eq!(Client::new(&server, "azure", &lapis.key).status(Blob, "/?comp=list"), 403);
+    let azure = AccountClient::new(&server, "azure", new_keys[1]);
+    assert_eq!(AccountClient::new(&server, "azure", &lapis.key).status(Blob, "/?comp=list"), 403);
     assert_same(&azure.everything(), &before);
     azure.send(Blob, "PUT", "/con/small", BLOB, b"changed");
     undelete(&azure);
@@ -299,8 +299,8 @@ fn restored_account_is_complete_under_a_new_name_and_its_own() {
     server.stop();
     assert!(succeed(&["check", data_text]).contains("no damage found"));
     let server = Server::start(&data);
-    assert_same(&Client::new(&server, &lapis.0, &lapis.1).everything(), &before);
-    let azure = Client::new(&server, &azure.0, &azure.1);
+    assert_same(&AccountClient::new(&server, &lapis.0, &lapis.1).everything(), &before);
+    let azure = AccountClient::new(&server, &azure.0, &azure.1);
     assert_eq!(azure.get(Blob, "/gone/blob").body, b"of a deleted container");
     server.stop();
 }
@@ -321,7 +321,7 @@ fn killed_account_restore_leaves_no_trace_and_can_be_repeated() {
     let (data, backups) = (dir.path().join("data"), dir.path().join("backups"));
     let (data_text, backups_text) = (data.to_str().unwrap(), backups.to_str().unwrap());
     let server = Server::start(&data);
-    let client = Client::new(&server, DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY);
+    let client = AccountClient::new(&server, DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY);
     for container in ["first", "second"] {
         client.send(Blob, "PUT", &format!("/{container}?restype=container"), "", b"");
     }
@@ -377,7 +377,7 @@ fn killed_account_restore_leaves_no_trace_and_can_be_repeated() {
     // The sweep may still be running.
     std::fs::rename(&aside, &chunk).unwrap();
     let printed = succeed(&arguments);
-    let copy = Client::new(&server, "copy", keys(&printed)[0]);
+    let copy = AccountClient::new(&server, "copy", keys(&printed)[0]);
     for n in 0..20 {
         assert_eq!(copy.get(Blob, &format!("/first/{n}")).body, b"small");
         assert!(copy.get(Blob, &format!("/second/{n}")).body == noise(n, MIB), "{n}");

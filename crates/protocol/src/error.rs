@@ -42,12 +42,12 @@ impl Refusal {
         }
     }
 
-    /// The answer to a conditional read if the client's copy is current: 304 without a body.
+    /// Makes the answer to a conditional read if the client's copy is current: 304 without a body.
     pub const fn not_modified() -> Self {
         Self::new(ErrorCode::ConditionNotMet).with_status(StatusCode::NOT_MODIFIED)
     }
 
-    /// The answer to a part of the protocol that this server does not implement.
+    /// Refuses a part of the protocol that this server does not implement.
     pub fn not_implemented(what: impl fmt::Display) -> Self {
         Self::new(ErrorCode::NotImplemented).message(format!("{what} is not implemented by this server."))
     }
@@ -115,25 +115,25 @@ impl Refusal {
         }
     }
 
-    /// The answer if a valid signature does not cover the request. Before 2015-04-05 it was that the resource
-    /// does not exist.
+    /// Refuses a request that a valid signature does not cover. Before 2015-04-05 the answer was that the
+    /// resource does not exist.
     pub fn not_authorized(code: ErrorCode, version: Version) -> Self {
         Self::new(if version.at_least(2015, 4, 5) { code } else { ErrorCode::ResourceNotFound })
     }
 
-    /// The answer to a header with an invalid value.
+    /// Refuses a header with an invalid value.
     pub fn invalid_header(name: impl fmt::Display, value: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidHeaderValue)
             .detail("HeaderName", name.to_string())
             .detail("HeaderValue", value)
     }
 
-    /// The answer to a request without a required header.
+    /// Refuses a request without a required header.
     pub fn missing_header(name: impl fmt::Display) -> Self {
         Self::new(ErrorCode::MissingRequiredHeader).detail("HeaderName", name.to_string())
     }
 
-    /// The answer to a query parameter with an invalid value.
+    /// Refuses a query parameter with an invalid value.
     pub fn invalid_query(name: &str, value: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidQueryParameterValue)
             .detail("QueryParameterName", name)
@@ -141,7 +141,7 @@ impl Refusal {
             .detail("Reason", reason)
     }
 
-    /// The answer to a request without a required query parameter.
+    /// Refuses a request without a required query parameter.
     pub fn missing_query(name: &str) -> Self {
         Self::new(ErrorCode::MissingRequiredQueryParameter).detail("QueryParameterName", name)
     }

@@ -16,7 +16,7 @@ use crate::range::ByteRange;
 use crate::version::Version;
 use crate::{date, names, structured};
 
-/// [`Query::parse`] and its typed readers, and [`PageRequest::parse`].
+/// Fuzzes [`Query::parse`] with its typed readers, and [`PageRequest::parse`].
 pub fn query(data: &[u8]) {
     let Ok(query) = Query::parse(&String::from_utf8_lossy(data)) else { return };
     for (name, _) in query.iter() {
@@ -27,7 +27,7 @@ pub fn query(data: &[u8]) {
     }
 }
 
-/// [`Update::parse`], for every service.
+/// Fuzzes [`Update::parse`] for every service.
 pub fn xml_service_properties(data: &[u8]) {
     for service in ServiceKind::ALL {
         let Ok(update) = Update::parse(service, data) else { continue };
@@ -43,14 +43,14 @@ pub fn xml_service_properties(data: &[u8]) {
     }
 }
 
-/// [`SignedIdentifiers::parse`].
+/// Fuzzes [`SignedIdentifiers::parse`].
 pub fn signed_identifiers(data: &[u8]) {
     if let Ok(identifiers) = SignedIdentifiers::parse(data) {
         assert_eq!(SignedIdentifiers::parse(identifiers.to_xml().as_bytes()), Ok(identifiers));
     }
 }
 
-/// The parsers of [`date`].
+/// Fuzzes the parsers of [`date`].
 pub fn dates(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Some(moment) = date::parse_http(&text) {
@@ -61,7 +61,7 @@ pub fn dates(data: &[u8]) {
     }
 }
 
-/// [`Address::parse`]. The input has three lines: host, path, query.
+/// Fuzzes [`Address::parse`]. The input has three lines: host, path, query.
 pub fn address(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.splitn(3, '\n');
@@ -77,7 +77,7 @@ pub fn address(data: &[u8]) {
     }
 }
 
-/// [`ByteRange`], from both headers.
+/// Fuzzes [`ByteRange`] from both headers.
 pub fn range(data: &[u8]) {
     let Ok(value) = HeaderValue::from_bytes(data) else { return };
     for name in ["range", "x-ms-range"] {
@@ -92,7 +92,7 @@ pub fn range(data: &[u8]) {
     }
 }
 
-/// [`Metadata`] and the typed header readers. The input has lines of `name:value`.
+/// Fuzzes [`Metadata`] and the typed header readers. The input has lines of `name:value`.
 pub fn metadata(data: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in data.split(|b| *b == b'\n').take(100) {
@@ -114,15 +114,15 @@ pub fn metadata(data: &[u8]) {
     }
 }
 
-/// [`Version::parse`].
+/// Fuzzes [`Version::parse`].
 pub fn version(data: &[u8]) {
     if let Some(version) = Version::parse(&String::from_utf8_lossy(data)) {
         assert_eq!(Version::parse(&version.to_string()), Some(version));
     }
 }
 
-/// A structured message. The input has the announced length, the length of the pieces, and the bytes after a
-/// valid version and length, so that the decoder gets past those.
+/// Fuzzes the decoder of structured messages. The input has the announced length, the length of the pieces,
+/// and the bytes after a valid version and length.
 pub fn structured(data: &[u8]) {
     let Some((&[length, piece], rest)) = data.split_first_chunk() else { return };
     let mut message = vec![1];

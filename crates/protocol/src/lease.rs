@@ -132,7 +132,7 @@ fn verb(headers: &HeaderMap) -> Result<Verb, Refusal> {
 }
 
 impl Refusal {
-    /// The refusal of a lease action, or of an operation on a leased resource.
+    /// Refuses a lease action, or an operation on a leased resource.
     pub fn lease(refusal: LeaseRefusal, leased: Leased) -> Self {
         use LeaseRefusal as R;
         let code = match (refusal, leased) {

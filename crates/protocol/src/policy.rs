@@ -229,7 +229,7 @@ mod tests {
             ),
             (document(&identifier("a", "<Permission>lwr</Permission>")), None),
             (document(&identifier("a", "<Permission>rz</Permission>")), Some(ErrorCode::InvalidXmlNodeValue)),
-            (document(&identifier("a", "<Colour/>")), Some(ErrorCode::UnsupportedXmlNode)),
+            (document(&identifier("a", "<Color/>")), Some(ErrorCode::UnsupportedXmlNode)),
             (document("<Id>a</Id>"), Some(ErrorCode::UnsupportedXmlNode)),
             ("<Other/>".to_owned(), Some(ErrorCode::InvalidXmlDocument)),
         ] {

@@ -157,8 +157,8 @@ impl Query {
     }
 }
 
-/// Percent-decodes text; `None` if a `%` is not followed by two hexadecimal digits or the bytes are not
-/// UTF-8.
+/// Decodes percent-encoded text. Returns `None` if a `%` is not followed by two hexadecimal digits, or the
+/// bytes are not UTF-8.
 pub(crate) fn decode(text: &str) -> Option<String> {
     let mut escapes = text.split('%').skip(1).map(str::as_bytes);
     escapes

@@ -180,7 +180,7 @@ impl Response {
         Self { status, headers, body: Body::whole(body) }
     }
 
-    /// A reply of 200 with an XML document.
+    /// Makes a reply of 200 with an XML document.
     pub fn xml(document: impl Into<Bytes>) -> Self {
         Self::with_body(StatusCode::OK, "application/xml", document)
     }

@@ -101,7 +101,7 @@ fn malformed(reason: &'static str) -> Refusal {
 /// Encodes or decodes a stream.
 trait Codec: Unpin {
     fn push(&mut self, bytes: Bytes, out: &mut VecDeque<Bytes>) -> Result<(), Refusal>;
-    /// Called at the end of the input.
+    /// Ends the output. The caller calls it at the end of the input.
     fn finish(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), Refusal>;
 }
 

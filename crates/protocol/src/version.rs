@@ -34,7 +34,7 @@ impl Version {
     /// The newest known version.
     pub const NEWEST: Self = Self::new(2026, 10, 6);
 
-    /// The version of this date, for a behavior switch: `version >= Version::new(2015, 4, 5)`.
+    /// Makes the version of this date, for a behavior switch: `version >= Version::new(2015, 4, 5)`.
     pub const fn new(year: u16, month: u8, day: u8) -> Self {
         Self { year, month, day }
     }

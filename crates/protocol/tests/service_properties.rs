@@ -120,7 +120,7 @@ fn each_service_has_its_own_elements() {
         (Queue, "<DeleteRetentionPolicy/>"),
         (Blob, "<ShareDeleteRetentionPolicy/>"),
         (Blob, "<ProtocolSettings/>"),
-        (Blob, "<Colour/>"),
+        (Blob, "<Color/>"),
     ] {
         assert_eq!(set(service, root), Err(ErrorCode::UnsupportedXmlNode), "{service:?} {root}");
     }

@@ -68,7 +68,7 @@ pub struct Acl {
     pub is_requested: bool,
     /// Contains inherited entries.
     pub is_inherited: bool,
-    /// `None` for a null list, which grants everyone full access.
+    /// `None` for a null list, which grants full access to all.
     pub entries: Option<Vec<Ace>>,
 }
 

@@ -8,7 +8,7 @@ use lazuli_security::{Ace, Descriptor, Sid};
 
 use crate::wire::access;
 
-/// The groups of the client: SYSTEM, Administrators, Authenticated Users, Everyone.
+/// The groups of the client: SYSTEM, Administrators, Authenticated Users, `Everyone`.
 const KEY_HOLDER: [&str; 4] = ["SY", "BA", "AU", "WD"];
 /// The SID "owner rights". An entry for it replaces the implicit rights of the owner.
 const OWNER_RIGHTS: &str = "OW";

@@ -9,7 +9,7 @@ mod client;
 
 use std::net::SocketAddr;
 
-use client::{Client, MORE_PROCESSING_REQUIRED, ntlm_negotiate};
+use client::{SmbClient, MORE_PROCESSING_REQUIRED, ntlm_negotiate};
 use futures_util::{StreamExt, stream};
 use lazuli_file::FileService;
 use lazuli_protocol::ServiceKind;
@@ -30,8 +30,8 @@ const NEGOTIATE_LENGTH: usize = 1 << 10;
 
 /// Uses as much memory as an unauthenticated client can, and stays connected. (Delayed logins keep nothing:
 /// see `a_delayed_login_does_not_keep_its_frame_in_memory`.)
-async fn unauthenticated_client(address: SocketAddr) -> Client {
-    let mut client = Client::connect(address).await;
+async fn unauthenticated_client(address: SocketAddr) -> SmbClient {
+    let mut client = SmbClient::connect(address).await;
     assert_eq!(client.negotiate(&[0x0210]).await.unwrap().status, 0);
     let mut ntlm_negotiate = ntlm_negotiate();
     ntlm_negotiate.resize(NEGOTIATE_LENGTH, 0);

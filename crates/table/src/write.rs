@@ -201,8 +201,8 @@ fn condition(action: WriteAction, headers: &HeaderMap) -> Result<Option<ETagPatt
 }
 
 impl TableService {
-    /// Insert Entity, Update Entity, Merge Entity, Insert Or Replace Entity, Insert Or Merge Entity, Delete
-    /// Entity.
+    /// Serves Insert Entity, Update Entity, Merge Entity, Insert Or Replace Entity, Insert Or Merge Entity
+    /// and Delete Entity.
     pub(crate) async fn write_entity(&self, mut request: Request) -> Result<Response, Refusal> {
         let body = request.read_document().await?;
         let table = self.table(&request.account, &request.container).await?;

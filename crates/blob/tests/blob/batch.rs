@@ -39,14 +39,14 @@ fn set_tier(target: &str, tier: &str) -> String {
 
 /// A part of the reply, parsed as clients do.
 #[derive(Debug)]
-struct Part {
+struct ReplyPart {
     id: Option<usize>,
     status: u16,
     reason: String,
     text: String,
 }
 
-impl Part {
+impl ReplyPart {
     fn outcome(&self) -> (u16, &str) {
         (self.status, self.header("x-ms-error-code").unwrap_or_default())
     }
@@ -56,7 +56,7 @@ impl Part {
     }
 }
 
-fn parts(reply: &Reply) -> Vec<Part> {
+fn parts(reply: &Reply) -> Vec<ReplyPart> {
     assert_eq!(reply.status, 202, "{}", reply.text());
     let (media_type, boundary) = reply.header("content-type").unwrap().split_once("; boundary=").unwrap();
     assert_eq!(media_type, "multipart/mixed");
@@ -72,7 +72,7 @@ fn parts(reply: &Reply) -> Vec<Part> {
         let (status, text) = http.split_once("\r\n").unwrap();
         let mut words = status.splitn(3, ' ');
         assert_eq!(words.next(), Some("HTTP/1.1"));
-        Part {
+        ReplyPart {
             id,
             status: words.next().unwrap().parse().unwrap(),
             reason: words.next().unwrap().to_owned(),
@@ -83,7 +83,7 @@ fn parts(reply: &Reply) -> Vec<Part> {
 }
 
 impl TestServer {
-    async fn batch(&self, target: &str, requests: &[String]) -> Vec<Part> {
+    async fn batch(&self, target: &str, requests: &[String]) -> Vec<ReplyPart> {
         parts(&self.call("POST", target, CONTENT_TYPE, batch(requests)).await)
     }
 
@@ -179,7 +179,7 @@ async fn container_batch_sets_tiers() {
     }
     let requests = [set_tier("/lapis/aaa/one", "Cool"), set_tier("/lapis/aaa/two", "Lukewarm")];
     let parts = server.batch("/aaa?restype=container&comp=batch", &requests).await;
-    assert_eq!(parts.iter().map(Part::outcome).collect::<Vec<_>>(), [(200, ""), (400, "InvalidHeaderValue")]);
+    assert_eq!(parts.iter().map(ReplyPart::outcome).collect::<Vec<_>>(), [(200, ""), (400, "InvalidHeaderValue")]);
     assert_eq!(server.head("/aaa/one", "").await.header("x-ms-access-tier"), Some("Cool"));
 }
 
@@ -198,7 +198,7 @@ async fn each_sub_request_is_authorized_by_its_own_credentials() {
     ];
     let parts = server.batch("/?comp=batch", &requests).await;
     assert_eq!(
-        parts.iter().map(Part::outcome).collect::<Vec<_>>(),
+        parts.iter().map(ReplyPart::outcome).collect::<Vec<_>>(),
         [
             (401, "NoAuthenticationInformation"),
             (403, "AuthorizationPermissionMismatch"),
@@ -309,7 +309,7 @@ async fn internal_error_of_a_sub_request_is_logged_with_request_id_account_and_o
     }
     let whole = server.get("/con/one", "").await.expect(500);
     let parts = server.batch("/?comp=batch", &["/lapis/con/one", "/lapis/con/two"].map(delete)).await;
-    let id = |part: &Part| part.header("x-ms-request-id").unwrap().to_owned();
+    let id = |part: &ReplyPart| part.header("x-ms-request-id").unwrap().to_owned();
     let lines = log.lines_with("a row is damaged");
     for (span, id, operation) in [
         ("request", whole.header("x-ms-request-id").unwrap().to_owned(), "Get Blob"),

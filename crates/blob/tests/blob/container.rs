@@ -27,13 +27,13 @@ impl TestServer {
 #[tokio::test]
 async fn container_properties_are_reported() {
     let server = start().await;
-    let created = server.put(CON, "x-ms-meta-colour: blue", "").await.expect(201);
+    let created = server.put(CON, "x-ms-meta-color: blue", "").await.expect(201);
     for method in ["GET", "HEAD"] {
         let found = server.call(method, CON, "", "").await.expect(200);
         for (name, value) in [
             ("etag", created.etag()),
             ("last-modified", created.header("last-modified").unwrap()),
-            ("x-ms-meta-colour", "blue"),
+            ("x-ms-meta-color", "blue"),
             ("x-ms-lease-status", "unlocked"),
             ("x-ms-lease-state", "available"),
             ("x-ms-has-immutability-policy", "false"),
@@ -224,7 +224,7 @@ async fn access_policies_round_trip() {
     server.set_acl("con", "", six).await.refused(400, "InvalidXmlDocument");
     server.set_acl("con", "", policies(&[&"x".repeat(65)])).await.refused(400, "InvalidXmlDocument");
     server.set_acl("con", "", "<Signed".into()).await.refused(400, "InvalidXmlDocument");
-    let level = server.set_acl("con", "x-ms-blob-public-access: everybody", String::new()).await;
+    let level = server.set_acl("con", "x-ms-blob-public-access: all", String::new()).await;
     level.refused(400, "InvalidHeaderValue");
     server.set_acl("none", "", String::new()).await.refused(404, "ContainerNotFound");
     // A signature in a URI does not allow this operation.

@@ -165,7 +165,7 @@ async fn every_write_precedes_the_container_delete_or_is_refused() {
 async fn deleted_container_is_restored_with_its_blobs() {
     let server = start().await;
     server.set(Setting::ContainerSoftDelete(Some(7))).await;
-    let created = server.put(CON, "x-ms-meta-colour: blue", "").await.expect(201);
+    let created = server.put(CON, "x-ms-meta-color: blue", "").await.expect(201);
     server.put_block_blob("/con/b", "kept").await;
     server.lease(CON, "lease-action=acquire lease-duration=-1 proposed-lease-id=A").await.expect(201);
     server.delete(CON, &crate::lease::headers("lease-id=A")).await.expect(202);
@@ -193,7 +193,7 @@ async fn deleted_container_is_restored_with_its_blobs() {
     server.put_block_blob("/con/b", "written again").await;
     let found = server.get(CON, "").await.expect(200);
     assert_eq!(found.etag(), created.etag());
-    assert_eq!(found.header("x-ms-meta-colour"), Some("blue"));
+    assert_eq!(found.header("x-ms-meta-color"), Some("blue"));
     assert_eq!(found.header("x-ms-lease-state"), Some("available"));
     server.put(&target, &restore, "").await.refused(409, "ContainerAlreadyExists");
     let server = server.restart().await;

@@ -263,7 +263,7 @@ async fn entry_has_the_documented_elements() {
     let headers = "x-ms-blob-type: BlockBlob
         x-ms-blob-content-type: text/plain
         x-ms-blob-cache-control: no-store
-        x-ms-meta-colour: <blue>";
+        x-ms-meta-color: <blue>";
     let put = server.put("/con/b", headers, "hello").await.expect(201);
     let date = put.header("last-modified").unwrap();
     let etag = put.etag().trim_matches('"');
@@ -276,7 +276,7 @@ async fn entry_has_the_documented_elements() {
          <Cache-Control>no-store</Cache-Control><Content-Disposition /><BlobType>BlockBlob</BlobType>\
          <AccessTier>Hot</AccessTier><AccessTierInferred>true</AccessTierInferred>\
          <LeaseStatus>unlocked</LeaseStatus><LeaseState>available</LeaseState>\
-         <ServerEncrypted>true</ServerEncrypted></Properties><Metadata><colour>&lt;blue&gt;</colour></Metadata>\
+         <ServerEncrypted>true</ServerEncrypted></Properties><Metadata><color>&lt;blue&gt;</color></Metadata>\
          <OrMetadata /></Blob></Blobs><NextMarker /></EnumerationResults>",
         server.address
     );
@@ -435,7 +435,7 @@ async fn directory_signature_lists_only_its_directory() {
 async fn details_are_listed_only_on_request() {
     let server = start().await;
     server.create_container("con").await;
-    server.put("/con/b", "x-ms-blob-type: BlockBlob\nx-ms-tags: colour=blue&size=3", "x").await.expect(201);
+    server.put("/con/b", "x-ms-blob-type: BlockBlob\nx-ms-tags: color=blue&size=3", "x").await.expect(201);
     let source = format!("x-ms-copy-source: http://{}/{ACCOUNT}/con/b", server.address);
     server.put("/con/c", &source, "").await.expect(202);
     server.put("/con/b?comp=tier", "x-ms-access-tier: Cool", "").await.expect(200);
@@ -450,7 +450,7 @@ async fn details_are_listed_only_on_request() {
     let included = [
         (
             "tags",
-            "<Tags><TagSet><Tag><Key>colour</Key><Value>blue</Value></Tag>\
+            "<Tags><TagSet><Tag><Key>color</Key><Value>blue</Value></Tag>\
              <Tag><Key>size</Key><Value>3</Value></Tag></TagSet></Tags>",
         ),
         ("copy", "<CopyStatus>success</CopyStatus><CopySource>http://"),

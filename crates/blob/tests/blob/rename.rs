@@ -38,7 +38,7 @@ impl TestServer {
 async fn rename_moves_everything_in_the_container() {
     let server = start().await;
     let created = server
-        .signed("PUT", OLD, "x-ms-meta-colour: blue\nx-ms-blob-public-access: blob", "")
+        .signed("PUT", OLD, "x-ms-meta-color: blue\nx-ms-blob-public-access: blob", "")
         .await
         .expect(201);
     let policies = "<SignedIdentifiers><SignedIdentifier><Id>one</Id><AccessPolicy><Permission>r</Permission>\
@@ -60,7 +60,7 @@ async fn rename_moves_everything_in_the_container() {
         assert_eq!(server.containers().await, ["new"]);
         let found = server.get(NEW, "").await.expect(200);
         assert_eq!(found.etag(), changed.etag());
-        assert_eq!(found.header("x-ms-meta-colour"), Some("blue"));
+        assert_eq!(found.header("x-ms-meta-color"), Some("blue"));
         assert_eq!(found.header("x-ms-lease-state"), Some("leased"));
         assert_eq!(server.send("GET", "/new/b", "", "").await.expect(200).text(), "kept");
         server.get(&format!("/new/b?snapshot={snapshot}"), "").await.expect(200);

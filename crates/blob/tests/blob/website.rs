@@ -85,7 +85,7 @@ async fn website_is_read_only_and_can_be_disabled() {
     let off = WEBSITE.replace("true", "false");
     server.put("/?restype=service&comp=properties", "", off).await.expect(202);
     server.browse("GET", "/", "").await.refused(404, "WebContentNotFound");
-    server.send_path("GET", "/", "host: nobody.web.localhost", "").await.expect(403);
+    server.send_path("GET", "/", "host: unknown.web.localhost", "").await.expect(403);
 }
 
 #[tokio::test]

@@ -48,8 +48,8 @@ fn lease(actions: &[(Timestamp, LeaseAction)]) -> Lease {
     actions.iter().fold(Lease::AVAILABLE, |lease, (at, action)| lease.apply(*action, *at).unwrap().lease)
 }
 
-/// The columns of the tables. Leases of 30 s were acquired 10 s ago, or 40 s ago if they have expired. Each
-/// column lists every way to get there.
+/// Returns the columns of the tables. Leases of 30 s were acquired 10 s ago, or 40 s ago if they have
+/// expired. Each column lists every way to reach its state.
 fn columns() -> [Vec<Lease>; 6] {
     let fixed = (ago(10), acquire_for(Some(A), 30));
     let infinite = (ago(10), acquire_for(Some(A), -1));
@@ -83,7 +83,7 @@ fn cell(lease: &Lease) -> String {
     format!("{:?}{id}{}", lease.state(NOW), left.unwrap_or_default())
 }
 
-/// The deadline of a decision that depends on the state of each column.
+/// Returns the deadline of a decision that depends on the state of each column.
 fn deadlines() -> [Option<Timestamp>; 6] {
     [None, Some(NOW + Span::seconds(20)), None, Some(NOW + Span::seconds(8)), None, None]
 }

@@ -177,7 +177,7 @@ impl Accounts for OneAccount {
 
 /// Settings of a test's server.
 #[derive(Default)]
-pub(crate) struct Options {
+pub(crate) struct ServerOptions {
     pub(crate) limits: Limits,
     pub(crate) cors: Vec<CorsRule>,
     pub(crate) tls: Option<Tls>,
@@ -194,7 +194,7 @@ pub(crate) struct TestServer {
     pub(crate) table: SocketAddr,
 }
 
-pub(crate) fn start(options: Options) -> TestServer {
+pub(crate) fn start(options: ServerOptions) -> TestServer {
     let account = Account {
         name: ACCOUNT.into(),
         generation: 0,
@@ -225,7 +225,7 @@ pub(crate) fn start(options: Options) -> TestServer {
 }
 
 pub(crate) fn start_with(limits: Limits) -> TestServer {
-    start(Options { limits, ..Options::default() })
+    start(ServerOptions { limits, ..ServerOptions::default() })
 }
 
 impl TestServer {

@@ -58,11 +58,11 @@ impl HeldSnapshot {
 
     /// Returns an error unless the server has kept the snapshot until now.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
-        let mut said = Vec::new();
-        let asked = self.stream.get_mut().write_all(b"\n");
-        let heard = asked.and_then(|()| (&mut self.stream).take(64).read_until(b'\n', &mut said));
-        match heard {
-            Ok(_) if said == HELD => Ok(()),
+        let mut reply = Vec::new();
+        let sent = self.stream.get_mut().write_all(b"\n");
+        let received = sent.and_then(|()| (&mut self.stream).take(64).read_until(b'\n', &mut reply));
+        match received {
+            Ok(_) if reply == HELD => Ok(()),
             _ => Err(Failure::Failed(format!(
                 "the server of {} stopped during the backup: try again",
                 self.directory.display()

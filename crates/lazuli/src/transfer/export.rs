@@ -86,23 +86,23 @@ impl<'a> Export<'a> {
 
     fn content(&mut self, content: &Content) -> Result<(), String> {
         let mut pieces = Pieces::new(&self.extents, content, 0..content.len());
-        let mut told = vec![];
+        let mut encoded = vec![];
         while let Some((_, piece)) =
             self.runtime.block_on(pieces.next()).map_err(|error| error.to_string())?
         {
             match piece {
                 Piece::Hole(length) => {
-                    told.put_u8(0);
-                    told.put_u64_le(length);
+                    encoded.put_u8(0);
+                    encoded.put_u64_le(length);
                 }
                 Piece::Cleared(length) => {
-                    told.put_u8(1);
-                    told.put_u64_le(length);
+                    encoded.put_u8(1);
+                    encoded.put_u64_le(length);
                 }
                 Piece::Inline(bytes) => {
-                    told.put_u8(2);
-                    told.put_u32_le(bytes.len() as u32);
-                    told.put_slice(&bytes);
+                    encoded.put_u8(2);
+                    encoded.put_u32_le(bytes.len() as u32);
+                    encoded.put_slice(&bytes);
                 }
                 Piece::Data { extent, offset, len } => {
                     let next = self.written.len() as u64;
@@ -112,16 +112,16 @@ impl<'a> Export<'a> {
                         let bytes = self.runtime.block_on(read).map_err(|error| error.to_string())?;
                         self.write(&Frame::Data(bytes))?;
                     }
-                    told.put_u8(3);
-                    told.put_u64_le(number);
+                    encoded.put_u8(3);
+                    encoded.put_u64_le(number);
                 }
             }
-            if told.len() >= PIECES_BYTES {
-                self.write(&Frame::Pieces(Bytes::from(std::mem::take(&mut told))))?;
+            if encoded.len() >= PIECES_BYTES {
+                self.write(&Frame::Pieces(Bytes::from(std::mem::take(&mut encoded))))?;
             }
         }
-        if !told.is_empty() {
-            self.write(&Frame::Pieces(told.into()))?;
+        if !encoded.is_empty() {
+            self.write(&Frame::Pieces(encoded.into()))?;
         }
         self.write(&Frame::Content)
     }

@@ -143,11 +143,11 @@ impl StreamContents {
         let cut = || damaged("a piece of content is malformed").to_string();
         let failed = |error: lazuli_extents::Error| error.to_string();
         let mut edit = Edit::new(&self.extents, &self.writer, &Content::empty());
-        for mut told in pieces {
-            while let Ok(kind) = told.try_get_u8() {
+        for mut encoded in pieces {
+            while let Ok(kind) = encoded.try_get_u8() {
                 match kind {
                     0 | 1 => {
-                        let length = told.try_get_u64_le().map_err(|_| cut())?;
+                        let length = encoded.try_get_u64_le().map_err(|_| cut())?;
                         let start = edit.len();
                         edit.append(&Content::hole(length)).await.map_err(failed)?;
                         if kind == 1 {
@@ -155,14 +155,14 @@ impl StreamContents {
                         }
                     }
                     2 => {
-                        let length = told.try_get_u32_le().map_err(|_| cut())? as usize;
-                        if length > told.len() {
+                        let length = encoded.try_get_u32_le().map_err(|_| cut())? as usize;
+                        if length > encoded.len() {
                             return Err(cut());
                         }
-                        edit.append(&Content::inline(told.split_to(length))).await.map_err(failed)?;
+                        edit.append(&Content::inline(encoded.split_to(length))).await.map_err(failed)?;
                     }
                     3 => {
-                        let number = told.try_get_u64_le().map_err(|_| cut())?;
+                        let number = encoded.try_get_u64_le().map_err(|_| cut())?;
                         let extent = usize::try_from(number).ok().and_then(|number| self.data.get(number));
                         let extent = extent.ok_or_else(cut)?;
                         edit.append(&Content::extent(*extent)).await.map_err(failed)?;

@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
         self.value(|text| text.parse().ok().filter(|number| allowed.contains(number)))
     }
 
-    /// The refusal of the element just entered, which is not supported at this position.
+    /// Refuses the element just entered, which is not supported at this position.
     pub fn unsupported(&self) -> Refusal {
         Refusal::new(ErrorCode::UnsupportedXmlNode).detail("XmlNodeName", &*self.name)
     }
@@ -187,12 +187,12 @@ enum LineEnds {
     AsSent,
 }
 
-/// The refusal of an invalid document.
+/// Refuses an invalid document.
 pub fn invalid(reason: impl Display) -> Refusal {
     Refusal::new(ErrorCode::InvalidXmlDocument).detail("Reason", reason.to_string())
 }
 
-/// The refusal of a document without a required element.
+/// Refuses a document without a required element.
 pub fn missing(name: &str) -> Refusal {
     Refusal::new(ErrorCode::MissingRequiredXmlNode).detail("XmlNodeName", name)
 }

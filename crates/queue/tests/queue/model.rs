@@ -12,7 +12,7 @@ const STEPS: usize = 600;
 
 /// A message that was not deleted. Times are in seconds since the start.
 #[derive(Clone, Debug)]
-struct Message {
+struct ModelMessage {
     id: String,
     text: String,
     receipt: String,
@@ -26,17 +26,17 @@ struct Message {
 struct Model {
     now: u64,
     step: usize,
-    messages: HashMap<String, Message>,
+    messages: HashMap<String, ModelMessage>,
     /// Every receipt that was given out, with its message.
     receipts: Vec<ListedMessage>,
 }
 
 impl Model {
-    fn alive(&self) -> impl Iterator<Item = &Message> {
+    fn alive(&self) -> impl Iterator<Item = &ModelMessage> {
         self.messages.values().filter(|message| message.expires > self.now)
     }
 
-    fn visible(&self, max: usize) -> Vec<Message> {
+    fn visible(&self, max: usize) -> Vec<ModelMessage> {
         let mut visible: Vec<_> =
             self.alive().filter(|message| message.visible.0 <= self.now).cloned().collect();
         visible.sort_unstable_by_key(|message| message.visible);
@@ -45,12 +45,12 @@ impl Model {
     }
 
     /// Returns the message if the receipt is its current one.
-    fn with_current_receipt(&self, shown: &ListedMessage) -> Option<&Message> {
+    fn with_current_receipt(&self, shown: &ListedMessage) -> Option<&ModelMessage> {
         self.alive()
             .find(|message| message.id == shown.id && Some(&message.receipt) == shown.receipt.as_ref())
     }
 
-    fn record(&mut self, message: Message) {
+    fn record(&mut self, message: ModelMessage) {
         let (id, receipt) = (message.id.clone(), Some(message.receipt.clone()));
         self.receipts.push(ListedMessage { id, receipt, ..ListedMessage::default() });
         self.messages.insert(message.id.clone(), message);
@@ -67,7 +67,7 @@ async fn step(server: &Server, model: &mut Model, rng: &mut StdRng) {
             let text = format!("text {step}");
             let query = format!("?visibilitytimeout={wait}&messagettl={life}");
             let sent = put(server, &text, &query).await;
-            model.record(Message {
+            model.record(ModelMessage {
                 id: sent.id,
                 text,
                 receipt: sent.receipt.unwrap(),
@@ -86,7 +86,7 @@ async fn step(server: &Server, model: &mut Model, rng: &mut StdRng) {
                 assert_eq!((&got.id, got.text.as_ref()), (&expected.id, Some(&expected.text)), "step {step}");
                 assert_eq!(got.dequeue_count, Some(count));
                 let visible = (now + timeout, step, index);
-                model.record(Message {
+                model.record(ModelMessage {
                     receipt: got.receipt.unwrap(),
                     visible,
                     dequeue_count: count,
@@ -127,7 +127,7 @@ async fn step(server: &Server, model: &mut Model, rng: &mut StdRng) {
                     let receipt = reply.expect(204).header("x-ms-popreceipt").unwrap().to_owned();
                     let visible = (now + u64::from(timeout), step, 0);
                     let text = text.unwrap_or(message.text.clone());
-                    model.record(Message { receipt, visible, text, ..message });
+                    model.record(ModelMessage { receipt, visible, text, ..message });
                 }
                 Some(_) => drop(reply.refused(400, "InvalidQueryParameterValue")),
                 None => drop(reply.refused(404, "MessageNotFound")),

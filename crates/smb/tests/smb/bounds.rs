@@ -6,7 +6,7 @@ use lazuli_smb::{Figures, Limits, Options};
 use lazuli_store::{Commit, Mutation, Partition, Row, SpaceId};
 use lazuli_testing::{AllRows, LogCapture};
 
-use crate::Server;
+use crate::SmbTestServer;
 use crate::client::*;
 use crate::opens::{OPEN_IF, OpenParameters, close, open};
 
@@ -14,12 +14,12 @@ const TOO_MANY_OPENED_FILES: u32 = 0xc000_011f;
 /// Maximum frame length before login.
 const MAX_FRAME: usize = 20 << 10;
 
-async fn start(limits: Limits) -> Server {
-    Server::start(Options { limits, ..Options::default() }).await
+async fn start(limits: Limits) -> SmbTestServer {
+    SmbTestServer::start(Options { limits, ..Options::default() }).await
 }
 
 /// Waits until the figures satisfy a condition. The server notices disconnects with a delay.
-async fn wait_for_figures(server: &Server, is_reached: impl Fn(Figures) -> bool) {
+async fn wait_for_figures(server: &SmbTestServer, is_reached: impl Fn(Figures) -> bool) {
     let waited = async {
         while !is_reached(server.smb.figures()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -29,7 +29,7 @@ async fn wait_for_figures(server: &Server, is_reached: impl Fn(Figures) -> bool)
     assert!(waited.is_ok(), "{:?}", server.smb.figures());
 }
 
-async fn unauthenticated_client(server: &Server) -> Client {
+async fn unauthenticated_client(server: &SmbTestServer) -> SmbClient {
     let mut client = server.client().await;
     assert_eq!(client.negotiate(&[0x0210]).await.unwrap().status, 0);
     client
@@ -65,7 +65,7 @@ async fn unauthenticated_clients_are_bounded_and_do_not_block_logins() {
     assert_eq!(known.connect_tree("docs").await, 0);
 }
 
-async fn unauthenticated_client_stays(server: &Server) {
+async fn unauthenticated_client_stays(server: &SmbTestServer) {
     let mut client = unauthenticated_client(server).await;
     assert!(client.call(ECHO, &[4, 0, 0, 0]).await.is_some());
 }
@@ -86,7 +86,7 @@ async fn a_client_counts_as_unauthenticated_after_logging_off() {
 #[tokio::test]
 async fn frames_before_a_login_are_few_and_short_and_grant_no_credits() {
     let server = start(Limits::default()).await;
-    let echo = |client: &mut Client, length: usize| {
+    let echo = |client: &mut SmbClient, length: usize| {
         let mut frame = client.request(ECHO, &[4, 0, 0, 0]);
         frame.resize(length, 0);
         frame

@@ -29,7 +29,7 @@ pub(crate) const USER_SESSION_DELETED: u32 = 0xc000_0203;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection.
-pub(crate) struct Client {
+pub(crate) struct SmbClient {
     stream: TcpStream,
     pub(crate) next: u64,
     pub(crate) session: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Response {
     pub(crate) body: Vec<u8>,
 }
 
-impl Client {
+impl SmbClient {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         Self { stream: TcpStream::connect(address).await.unwrap(), next: 0, session: 0, tree: 0 }
     }

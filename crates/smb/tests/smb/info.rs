@@ -2,7 +2,7 @@
 
 use lazuli_smb::Options;
 
-use crate::Server;
+use crate::SmbTestServer;
 use crate::client::*;
 use crate::opens::*;
 
@@ -47,7 +47,7 @@ fn data(response: Response) -> (u32, Vec<u8>) {
 }
 
 async fn query(
-    client: &mut Client,
+    client: &mut SmbClient,
     open: Opened,
     kind: u8,
     class: u8,
@@ -60,14 +60,14 @@ async fn query(
     data(client.call(QUERY_INFO, &body).await.unwrap())
 }
 
-async fn set(client: &mut Client, open: Opened, kind: u8, class: u8, parts: u32, input: &[u8]) -> u32 {
+async fn set(client: &mut SmbClient, open: Opened, kind: u8, class: u8, parts: u32, input: &[u8]) -> u32 {
     let length = (input.len() as u32).to_le_bytes();
     let parts = parts.to_le_bytes();
     let body = [&[33, 0, kind, class], &length[..], &[96, 0, 0, 0], &parts, &open.id, input].concat();
     client.call(SET_INFO, &body).await.unwrap().status
 }
 
-async fn rename(client: &mut Client, open: Opened, to: &str, replace: bool) -> u32 {
+async fn rename(client: &mut SmbClient, open: Opened, to: &str, replace: bool) -> u32 {
     let name = utf16(to);
     let length = (name.len() as u32).to_le_bytes();
     let input = [&[replace.into()][..], &[0; 15], &length, &name].concat();
@@ -75,7 +75,7 @@ async fn rename(client: &mut Client, open: Opened, to: &str, replace: bool) -> u
 }
 
 async fn list(
-    client: &mut Client,
+    client: &mut SmbClient,
     open: Opened,
     flags: u8,
     pattern: &str,
@@ -110,7 +110,7 @@ fn notify(open: Opened, max_output: u32, filter: u32) -> Vec<u8> {
 }
 
 async fn control(
-    client: &mut Client,
+    client: &mut SmbClient,
     open: Opened,
     code: u32,
     input: &[u8],
@@ -124,8 +124,8 @@ async fn control(
     (response.status, response.body.get(48..).unwrap_or_default().to_vec())
 }
 
-async fn start() -> (Server, Client) {
-    let server = Server::start(Options::default()).await;
+async fn start() -> (SmbTestServer, SmbClient) {
+    let server = SmbTestServer::start(Options::default()).await;
     let mut client = server.logged_in_client().await;
     assert_eq!(client.connect_tree("docs").await, 0);
     (server, client)
@@ -316,9 +316,9 @@ async fn a_security_descriptor_set_over_smb_is_visible_over_rest() {
     let needed = (descriptor.len() as u32).to_le_bytes().to_vec();
     let refused = query(&mut client, file, SECURITY, 0, OWNER_GROUP_DACL, 8).await;
     assert_eq!(refused, (BUFFER_TOO_SMALL, needed));
-    // `D:(A;;FA;;;WD)`: full access for Everyone.
-    let everyone = [1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
-    let entry = [&[0, 0, 20, 0, 0xff, 1, 0x1f, 0][..], &everyone].concat();
+    // `D:(A;;FA;;;WD)`: full access for the group `Everyone`.
+    let group = [1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    let entry = [&[0, 0, 20, 0, 0xff, 1, 0x1f, 0][..], &group].concat();
     let list = [&[2, 0, 28, 0, 1, 0, 0, 0][..], &entry].concat();
     let sent = [&[1, 0, 4, 0x80][..], &[0; 12], &[20, 0, 0, 0], &list].concat();
     assert_eq!(set(&mut client, file, SECURITY, 0, 4, &sent).await, 0);

@@ -24,13 +24,13 @@ use rand::{Rng, SeedableRng};
 use tokio::net::TcpListener;
 
 /// A server over SMB, and the one over REST for the same files.
-struct Server {
+struct SmbTestServer {
     address: SocketAddr,
     rest: TestServer<FileService>,
     smb: SmbServer,
 }
 
-impl Server {
+impl SmbTestServer {
     async fn start(options: Options) -> Self {
         let make =
             |parts: lazuli_testing::Parts| FileService::new(parts.store, parts.extents, parts.accounts);
@@ -44,12 +44,12 @@ impl Server {
         Self { address, rest, smb }
     }
 
-    async fn client(&self) -> Client {
-        Client::connect(self.address).await
+    async fn client(&self) -> SmbClient {
+        SmbClient::connect(self.address).await
     }
 
     /// Returns a client that has logged in. Its dialect does not sign unless required.
-    async fn logged_in_client(&self) -> Client {
+    async fn logged_in_client(&self) -> SmbClient {
         let mut client = self.client().await;
         client.negotiate(&[0x0210]).await.unwrap();
         assert_eq!(client.log_in(lazuli_testing::ACCOUNT, &self.key().await).await, 0);
@@ -65,7 +65,7 @@ impl Server {
 
 #[tokio::test]
 async fn the_newest_offered_dialect_is_chosen() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     for (offered, chosen) in
         [(&[0x0202][..], 0x0202), (&[0x0202, 0x0210], 0x0210), (&[0x0210, 0x0300, 0x0302], 0x0302)]
     {
@@ -83,7 +83,7 @@ async fn the_newest_offered_dialect_is_chosen() {
 
 #[tokio::test]
 async fn smb1_clients_are_asked_to_negotiate_smb2_or_are_disconnected() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let frame = |names: &[&str]| {
         let names: Vec<u8> = names.iter().flat_map(|name| [&[2], name.as_bytes(), &[0]].concat()).collect();
         let length = (names.len() as u16).to_le_bytes();
@@ -103,7 +103,7 @@ async fn smb1_clients_are_asked_to_negotiate_smb2_or_are_disconnected() {
 
 #[tokio::test]
 async fn negotiate_must_be_first_and_must_not_be_repeated() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let mut client = server.client().await;
     client.call(ECHO, &[4, 0, 0, 0]).await;
     assert!(client.receive().await.is_none(), "hung up");
@@ -116,7 +116,7 @@ async fn negotiate_must_be_first_and_must_not_be_repeated() {
 
 #[tokio::test]
 async fn only_a_client_with_an_account_key_can_log_in() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let key = server.key().await;
     let account = lazuli_testing::ACCOUNT;
     for (user, password, status) in [
@@ -137,7 +137,7 @@ async fn only_a_client_with_an_account_key_can_log_in() {
 
 #[tokio::test]
 async fn a_session_ends_when_its_key_or_account_is_removed() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (account, accounts) = (lazuli_testing::ACCOUNT, &server.rest.accounts);
     let [stays, goes] = [lazuli_testing::key(), Key::from_bytes(b"another key".to_vec())];
     accounts.set_keys(account, vec![stays.clone(), goes.clone()]).await.unwrap();
@@ -187,7 +187,7 @@ async fn a_session_ends_when_its_key_or_account_is_removed() {
 async fn a_peer_at_its_connection_limit_is_refused_until_it_closes_one() {
     let limits = Limits { connections: 4, ..Limits::default() };
     let options = Options { limits, limit_loopback: true, ..Options::default() };
-    let server = Server::start(options).await;
+    let server = SmbTestServer::start(options).await;
     let mut clients = vec![];
     for _ in 0..3 {
         let mut client = server.client().await;
@@ -205,12 +205,12 @@ async fn a_peer_at_its_connection_limit_is_refused_until_it_closes_one() {
 
 #[tokio::test]
 async fn required_encryption_and_signing_are_enforced() {
-    let server = Server::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
+    let server = SmbTestServer::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
     let mut client = server.client().await;
     client.negotiate(&[0x0210]).await.unwrap();
     assert_eq!(client.log_in(lazuli_testing::ACCOUNT, &server.key().await).await, ACCESS_DENIED);
 
-    let server = Server::start(Options { require_signing: true, ..Options::default() }).await;
+    let server = SmbTestServer::start(Options { require_signing: true, ..Options::default() }).await;
     let mut client = server.client().await;
     let response = client.negotiate(&[0x0210]).await.unwrap();
     assert_eq!(response.body[2], 3, "enabled and required");
@@ -220,7 +220,7 @@ async fn required_encryption_and_signing_are_enforced() {
 
 #[tokio::test]
 async fn invalid_tokens_and_unknown_sessions_are_refused() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let mut client = server.client().await;
     client.negotiate(&[0x0210]).await.unwrap();
     assert_eq!(client.session_setup(b"nonsense").await.unwrap().status, INVALID_PARAMETER);
@@ -232,7 +232,7 @@ async fn invalid_tokens_and_unknown_sessions_are_refused() {
 
 #[tokio::test]
 async fn an_unauthenticated_client_can_begin_only_a_few_logins() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let mut client = server.client().await;
     client.negotiate(&[0x0210]).await.unwrap();
     for _ in 0..4 {
@@ -246,7 +246,7 @@ async fn an_unauthenticated_client_can_begin_only_a_few_logins() {
 #[tokio::test]
 async fn the_sessions_of_all_connections_are_bounded() {
     let server =
-        Server::start(Options { limits: Limits { sessions: 2, ..Limits::default() }, ..Options::default() })
+        SmbTestServer::start(Options { limits: Limits { sessions: 2, ..Limits::default() }, ..Options::default() })
             .await;
     let (first, _second) = (server.logged_in_client().await, server.logged_in_client().await);
     let mut third = server.client().await;
@@ -277,7 +277,7 @@ async fn no_client_input_makes_the_server_panic() {
         PANICS.fetch_add(1, Ordering::Relaxed);
         before(panic);
     }));
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let mut rng = StdRng::seed_from_u64(11);
     let mut client = server.logged_in_client().await;
     client.connect_tree("docs").await;
@@ -348,7 +348,7 @@ fn other_body(command: u16) -> Vec<u8> {
 
 #[tokio::test]
 async fn invalid_and_too_long_frames_end_the_connection() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     for bytes in [&[0, 0xff, 0xff, 0xff][..], &[0x81, 0, 0, 0], &[0, 0, 0, 4, 1, 2, 3, 4], &[0, 0, 0, 0]] {
         let mut client = server.client().await;
         client.send_raw(bytes).await;

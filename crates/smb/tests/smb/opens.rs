@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lazuli_smb::{Limits, Options};
 
-use crate::Server;
+use crate::SmbTestServer;
 use crate::client::*;
 
 pub(crate) const CLOSE: u16 = 6;
@@ -92,7 +92,7 @@ pub(crate) struct Opened {
     oplock: u8,
 }
 
-pub(crate) async fn open(client: &mut Client, parameters: &OpenParameters<'_>) -> Result<Opened, u32> {
+pub(crate) async fn open(client: &mut SmbClient, parameters: &OpenParameters<'_>) -> Result<Opened, u32> {
     opened(&client.call(CREATE, &parameters.body()).await.unwrap())
 }
 
@@ -103,7 +103,7 @@ fn opened(response: &Response) -> Result<Opened, u32> {
     }
 }
 
-pub(crate) async fn close(client: &mut Client, open: Opened) -> u32 {
+pub(crate) async fn close(client: &mut SmbClient, open: Opened) -> u32 {
     client.call(CLOSE, &[&[24, 0, 0, 0, 0, 0, 0, 0], &open.id[..]].concat()).await.unwrap().status
 }
 
@@ -112,12 +112,12 @@ fn write_body(open: Opened, offset: u64, bytes: &[u8]) -> Vec<u8> {
     [&[49, 0, 112, 0], &length[..], &offset.to_le_bytes(), &open.id, &[0; 16], bytes].concat()
 }
 
-pub(crate) async fn write(client: &mut Client, open: Opened, offset: u64, bytes: &[u8]) -> u32 {
+pub(crate) async fn write(client: &mut SmbClient, open: Opened, offset: u64, bytes: &[u8]) -> u32 {
     client.call(WRITE, &write_body(open, offset, bytes)).await.unwrap().status
 }
 
 pub(crate) async fn read(
-    client: &mut Client,
+    client: &mut SmbClient,
     open: Opened,
     offset: u64,
     length: u32,
@@ -139,15 +139,15 @@ fn acknowledge(open: Opened, level: u8) -> Vec<u8> {
 }
 
 /// Returns the next frame as a command and a response.
-pub(crate) async fn next(client: &mut Client) -> (u16, Response) {
+pub(crate) async fn next(client: &mut SmbClient) -> (u16, Response) {
     let frame = client.receive().await.unwrap();
     let number = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
     (number(12) as u16, Response { status: number(8), body: frame[64..].to_vec() })
 }
 
-impl Server {
+impl SmbTestServer {
     /// Returns a client with a tree connect to the share.
-    async fn connected(&self) -> Client {
+    async fn connected(&self) -> SmbClient {
         let mut client = self.logged_in_client().await;
         assert_eq!(client.connect_tree("docs").await, 0);
         client
@@ -157,7 +157,7 @@ impl Server {
 #[tokio::test]
 async fn the_opens_of_all_sessions_are_bounded() {
     let server =
-        Server::start(Options { limits: Limits { opens: 1, ..Limits::default() }, ..Options::default() })
+        SmbTestServer::start(Options { limits: Limits { opens: 1, ..Limits::default() }, ..Options::default() })
             .await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
     let held = open(&mut first, &OPEN_IF).await.unwrap();
@@ -169,7 +169,7 @@ async fn the_opens_of_all_sessions_are_bounded() {
 
 #[tokio::test]
 async fn written_data_is_visible_to_other_sessions_and_over_rest() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
     let file = open(&mut first, &OPEN_IF).await.unwrap();
     assert_eq!(write(&mut first, file, 2, b"data").await, 0);
@@ -186,7 +186,7 @@ async fn written_data_is_visible_to_other_sessions_and_over_rest() {
 async fn a_failed_lock_request_keeps_earlier_locks() {
     const SHARED: u32 = 0x11;
     const EXCLUSIVE: u32 = 0x12;
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
     let file = open(&mut first, &OPEN_IF).await.unwrap();
     let same = open(&mut second, &OPEN_IF).await.unwrap();
@@ -205,7 +205,7 @@ async fn a_failed_lock_request_keeps_earlier_locks() {
 async fn responses_that_exceed_one_frame_are_sent_in_several_frames() {
     const LENGTH: u32 = 8 << 20;
     const CHARGE: u16 = 128;
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let headers = format!("x-ms-type: file\nx-ms-content-length: {LENGTH}");
     server.rest.put("/docs/f", &headers, "").await.expect(201);
     let mut client = server.connected().await;
@@ -244,7 +244,7 @@ async fn responses_that_exceed_one_frame_are_sent_in_several_frames() {
 
 #[tokio::test]
 async fn an_open_is_refused_for_invalid_parameters_and_sharing_violations() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let mut client = server.connected().await;
     for (parameters, status) in [
         (OpenParameters { impersonation: 4, ..OPEN_IF }, BAD_IMPERSONATION_LEVEL),
@@ -271,7 +271,7 @@ async fn an_open_is_refused_for_invalid_parameters_and_sharing_violations() {
 
 #[tokio::test]
 async fn a_batch_oplock_is_broken_before_another_open_is_answered() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
     let parameters = OpenParameters { oplock: BATCH, ..OPEN_IF };
     let held = open(&mut first, &parameters).await.unwrap();
@@ -298,7 +298,7 @@ async fn a_batch_oplock_is_broken_before_another_open_is_answered() {
 
 #[tokio::test]
 async fn a_rest_request_waits_for_the_acknowledgment_of_an_oplock_break() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let mut client = server.connected().await;
     let held = open(&mut client, &OpenParameters { oplock: BATCH, ..OPEN_IF }).await.unwrap();
     let acknowledges = async {
@@ -317,7 +317,7 @@ async fn a_lock_blocks_other_opens_until_unlock_or_cancel() {
     const EXCLUSIVE: u32 = 2;
     const UNLOCK: u32 = 4;
     const AT_ONCE: u32 = 16;
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
     let (own, other) =
         (open(&mut first, &OPEN_IF).await.unwrap(), open(&mut second, &OPEN_IF).await.unwrap());
@@ -354,7 +354,7 @@ async fn a_lock_blocks_other_opens_until_unlock_or_cancel() {
 async fn waiting_requests_of_a_connection_are_limited_in_number_and_length() {
     const MAX_ASYNC: usize = 512;
     const EXCLUSIVE: u32 = 2;
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
     let (own, other) =
         (open(&mut first, &OPEN_IF).await.unwrap(), open(&mut second, &OPEN_IF).await.unwrap());
@@ -395,7 +395,7 @@ fn reconnect(open: Opened) -> OpenParameters<'static> {
 }
 
 /// Repeats the reconnect until the server has noticed the lost connection.
-async fn reconnect_when_disconnected(client: &mut Client, old: Opened) -> Result<Opened, u32> {
+async fn reconnect_when_disconnected(client: &mut SmbClient, old: Opened) -> Result<Opened, u32> {
     for _ in 0..200 {
         match open(client, &reconnect(old)).await {
             Err(OBJECT_NAME_NOT_FOUND) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -407,7 +407,7 @@ async fn reconnect_when_disconnected(client: &mut Client, old: Opened) -> Result
 
 #[tokio::test]
 async fn a_durable_handle_and_its_locks_survive_a_reconnect() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let mut client = server.connected().await;
     let held = open(&mut client, &durable()).await.unwrap();
     assert_eq!(write(&mut client, held, 0, b"kept").await, 0);
@@ -426,7 +426,7 @@ async fn a_durable_handle_and_its_locks_survive_a_reconnect() {
 
 #[tokio::test]
 async fn a_durable_handle_of_a_disconnected_client_blocks_no_other_client() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     for over_rest in [false, true] {
         let mut client = server.connected().await;
         let held = open(&mut client, &OpenParameters { share: 0, ..durable() }).await.unwrap();
@@ -451,7 +451,7 @@ async fn a_durable_handle_of_a_disconnected_client_blocks_no_other_client() {
 
 #[tokio::test]
 async fn a_disconnected_durable_handle_does_not_block_a_directory_rename() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     server.rest.put("/docs/d?restype=directory", "", "").await.expect(201);
     let mut client = server.connected().await;
     let held = open(&mut client, &OpenParameters { name: r"d\f", ..durable() }).await.unwrap();
@@ -466,7 +466,7 @@ async fn a_disconnected_durable_handle_does_not_block_a_directory_rename() {
 
 #[tokio::test]
 async fn deleting_a_share_closes_its_opens() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let mut client = server.connected().await;
     let held = open(&mut client, &OPEN_IF).await.unwrap();
     assert_eq!(write(&mut client, held, 0, b"lost").await, 0);

@@ -9,7 +9,7 @@ use lazuli_smb::Options;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::{digest, hmac};
 
-use crate::Server;
+use crate::SmbTestServer;
 use crate::client::*;
 
 const SIGNATURE: std::ops::Range<usize> = 48..64;
@@ -17,9 +17,9 @@ const SIGNED: u8 = 8;
 const GUID: [u8; 16] = [7; 16];
 
 /// The signing key of one channel.
-struct Key(LessSafeKey);
+struct GmacKey(LessSafeKey);
 
-impl Key {
+impl GmacKey {
     fn new(session_key: &[u8; 16], preauth: &[u8; 64]) -> Self {
         let mut mac = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, session_key));
         for part in [&[0, 0, 0, 1][..], b"SMBSigningKey\0\0", preauth, &[0, 0, 0, 128]] {
@@ -62,7 +62,7 @@ struct ObservedResponses(HashMap<u64, Vec<u8>>);
 
 impl ObservedResponses {
     /// Adds a response. Panics if another one was signed with this key under the same nonce.
-    fn add(&mut self, key: &Key, answer: &[u8]) {
+    fn add(&mut self, key: &GmacKey, answer: &[u8]) {
         if key.verifies(answer) {
             let first = self.0.entry(message_id(answer)).or_insert_with(|| answer.to_vec());
             assert_eq!(first, answer, "two messages under one nonce");
@@ -90,7 +90,7 @@ impl Preauth {
 }
 
 /// Sends a frame and returns the response.
-async fn exchange(client: &mut Client, frame: &[u8]) -> Vec<u8> {
+async fn exchange(client: &mut SmbClient, frame: &[u8]) -> Vec<u8> {
     assert!(client.send(frame).await);
     client.receive().await.expect("an answer")
 }
@@ -99,12 +99,12 @@ const CMAC: u8 = 1;
 const GMAC: u8 = 2;
 
 /// Returns a connection with dialect 3.1.1 that signs with GMAC.
-async fn negotiate_gmac(server: &Server) -> (Client, Preauth) {
+async fn negotiate_gmac(server: &SmbTestServer) -> (SmbClient, Preauth) {
     negotiate_signing(server, GMAC).await
 }
 
 /// Returns a connection with dialect 3.1.1 that signs with an algorithm.
-async fn negotiate_signing(server: &Server, signing: u8) -> (Client, Preauth) {
+async fn negotiate_signing(server: &SmbTestServer, signing: u8) -> (SmbClient, Preauth) {
     // SHA-512, then how messages are signed.
     let contexts =
         [&[1, 0, 6, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0][..], &[8, 0, 4, 0, 0, 0, 0, 0, 1, 0, signing, 0]];
@@ -112,7 +112,7 @@ async fn negotiate_signing(server: &Server, signing: u8) -> (Client, Preauth) {
 }
 
 /// Returns a connection with dialect 3.1.1 that negotiates these contexts.
-async fn negotiate_with_contexts(server: &Server, contexts: &[&[u8]]) -> (Client, Preauth) {
+async fn negotiate_with_contexts(server: &SmbTestServer, contexts: &[&[u8]]) -> (SmbClient, Preauth) {
     let (mut client, mut preauth) = (server.client().await, Preauth([0; 64]));
     let body = [
         &[36, 0, 1, 0, 1, 0, 0, 0, 0x7f, 0, 0, 0][..],
@@ -131,7 +131,7 @@ async fn negotiate_with_contexts(server: &Server, contexts: &[&[u8]]) -> (Client
 
 /// The messages of one login, and the resulting key.
 struct Login {
-    key: Key,
+    key: GmacKey,
     /// Each request with its response.
     exchanges: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -142,14 +142,14 @@ enum LoginPurpose<'a> {
     /// Sets up a new session.
     New,
     /// Reauthenticates the session of the connection, which has this key.
-    Again(&'a Key),
+    Again(&'a GmacKey),
     /// Binds a session of another connection, which has this key.
-    Bind(&'a Key),
+    Bind(&'a GmacKey),
 }
 
 impl LoginPurpose<'_> {
     /// Returns a request with a token, signed if there is a key.
-    fn request(self, client: &mut Client, token: &[u8]) -> Vec<u8> {
+    fn request(self, client: &mut SmbClient, token: &[u8]) -> Vec<u8> {
         let request = client.request(SESSION_SETUP, &session_setup(token, matches!(self, Self::Bind(_))));
         match self {
             Self::New => request,
@@ -160,8 +160,8 @@ impl LoginPurpose<'_> {
 
 /// Logs in on a connection.
 async fn log_in(
-    server: &Server,
-    client: &mut Client,
+    server: &SmbTestServer,
+    client: &mut SmbClient,
     mut preauth: Preauth,
     purpose: LoginPurpose<'_>,
 ) -> Login {
@@ -180,14 +180,14 @@ async fn log_in(
         }
         exchanges.push((request, response));
     }
-    let key = Key::new(&session_key, &preauth.0);
+    let key = GmacKey::new(&session_key, &preauth.0);
     let signs = if let LoginPurpose::Again(key) = purpose { key } else { &key };
     assert!(signs.verifies(&exchanges[1].1), "the last answer is signed");
     Login { key, exchanges }
 }
 
 /// Binds a session to a new connection, and uses it there.
-async fn bind(server: &Server, session: u64, key: &Key) -> (Client, Login) {
+async fn bind(server: &SmbTestServer, session: u64, key: &GmacKey) -> (SmbClient, Login) {
     let (mut client, preauth) = negotiate_gmac(server).await;
     client.session = session;
     let login = log_in(server, &mut client, preauth, LoginPurpose::Bind(key)).await;
@@ -198,7 +198,7 @@ async fn bind(server: &Server, session: u64, key: &Key) -> (Client, Login) {
 }
 
 /// Replays a recorded request on a connection, under the same message id and without any key.
-async fn replay_on(attacker: &mut Client, recorded: &[u8]) -> Vec<u8> {
+async fn replay_on(attacker: &mut SmbClient, recorded: &[u8]) -> Vec<u8> {
     while attacker.next < message_id(recorded) {
         attacker.call(ECHO, &[4, 0, 0, 0]).await.expect("an answer");
     }
@@ -207,13 +207,13 @@ async fn replay_on(attacker: &mut Client, recorded: &[u8]) -> Vec<u8> {
 }
 
 /// Replays a recorded request on a new connection.
-async fn replay(server: &Server, recorded: &[u8]) -> Vec<u8> {
+async fn replay(server: &SmbTestServer, recorded: &[u8]) -> Vec<u8> {
     replay_on(&mut negotiate_gmac(server).await.0, recorded).await
 }
 
 #[tokio::test]
 async fn a_request_replayed_on_another_connection_gets_no_second_signature_under_its_nonce() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut victim, preauth) = negotiate_gmac(&server).await;
     let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
     for (command, body) in [(TREE_CONNECT, tree_connect("docs")), (ECHO, vec![4, 0, 0, 0])] {
@@ -230,7 +230,7 @@ async fn a_request_replayed_on_another_connection_gets_no_second_signature_under
 
 #[tokio::test]
 async fn a_session_bound_to_a_second_connection_signs_there_with_another_key() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut victim, preauth) = negotiate_gmac(&server).await;
     let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
     let (_second, Login { exchanges, .. }) = bind(&server, victim.session, &key).await;
@@ -240,7 +240,7 @@ async fn a_session_bound_to_a_second_connection_signs_there_with_another_key() {
 #[tokio::test]
 async fn a_request_for_an_ended_session_gets_a_signed_response_on_its_connection() {
     const LOGOFF: u16 = 2;
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut client, preauth) = negotiate_gmac(&server).await;
     let Login { key, .. } = log_in(&server, &mut client, preauth, LoginPurpose::New).await;
     for (command, body, expected) in
@@ -254,7 +254,7 @@ async fn a_request_for_an_ended_session_gets_a_signed_response_on_its_connection
 
 #[tokio::test]
 async fn all_binds_of_a_session_sign_the_same_bytes_under_one_nonce() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut victim, preauth) = negotiate_gmac(&server).await;
     let Login { key, exchanges } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
     let mut observed = ObservedResponses::default();
@@ -270,7 +270,7 @@ async fn all_binds_of_a_session_sign_the_same_bytes_under_one_nonce() {
 
 #[tokio::test]
 async fn a_replayed_bind_gets_the_same_bytes_or_no_signature() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut victim, preauth) = negotiate_gmac(&server).await;
     let Login { key, exchanges } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
     let mut observed = ObservedResponses::default();
@@ -301,7 +301,7 @@ async fn a_replayed_bind_gets_the_same_bytes_or_no_signature() {
 
 #[tokio::test]
 async fn a_diverted_bind_gets_no_signature_under_the_nonce_of_the_login() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut victim, preauth) = negotiate_gmac(&server).await;
     let Login { key, exchanges } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
     let (mut second, _) = negotiate_gmac(&server).await;
@@ -319,7 +319,7 @@ async fn a_diverted_bind_gets_no_signature_under_the_nonce_of_the_login() {
 
 #[tokio::test]
 async fn a_replayed_reauthentication_gets_no_signature() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut victim, preauth) = negotiate_gmac(&server).await;
     let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
     let Login { exchanges, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::Again(&key)).await;
@@ -333,7 +333,7 @@ async fn a_replayed_reauthentication_gets_no_signature() {
 
 #[tokio::test]
 async fn a_bind_on_the_session_s_own_connection_cannot_be_replayed_on_another() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut victim, preauth) = negotiate_gmac(&server).await;
     let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
     let mut observed = ObservedResponses::default();
@@ -345,7 +345,7 @@ async fn a_bind_on_the_session_s_own_connection_cannot_be_replayed_on_another() 
 
 #[tokio::test]
 async fn a_request_with_a_wrong_signature_gets_an_unsigned_refusal() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut victim, preauth) = negotiate_gmac(&server).await;
     let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
     let request = victim.request(TREE_CONNECT, &tree_connect("docs"));
@@ -359,7 +359,7 @@ async fn a_request_with_a_wrong_signature_gets_an_unsigned_refusal() {
 // succeeded.
 #[tokio::test]
 async fn the_refusal_of_a_bind_above_the_limit_is_signed() {
-    let server = Server::start(Options::default()).await;
+    let server = SmbTestServer::start(Options::default()).await;
     let (mut victim, preauth) = negotiate_gmac(&server).await;
     let Login { key, .. } = log_in(&server, &mut victim, preauth, LoginPurpose::New).await;
     let mut bound = vec![];
@@ -379,7 +379,7 @@ async fn the_refusal_of_a_bind_above_the_limit_is_signed() {
 
 #[tokio::test]
 async fn reauthentication_of_an_encrypted_session_requires_encryption_or_signature() {
-    let server = Server::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
+    let server = SmbTestServer::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
     // SHA-512, then AES-128-GCM, then how messages are signed.
     let contexts = [
         &[1, 0, 6, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0][..],

@@ -37,12 +37,12 @@ pub(crate) fn query(target: &str) -> String {
 
 /// One part of the reply, parsed as clients do.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct ReplyPart {
     pub(crate) status: u16,
     pub(crate) text: String,
 }
 
-impl Part {
+impl ReplyPart {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
@@ -69,7 +69,7 @@ impl Part {
 }
 
 /// Parses the parts of the reply to a change set.
-pub(crate) fn parts(reply: Reply) -> Vec<Part> {
+pub(crate) fn parts(reply: Reply) -> Vec<ReplyPart> {
     let reply = reply.expect(202);
     let boundary = reply.header("content-type").unwrap().strip_prefix("multipart/mixed; boundary=").unwrap();
     assert!(boundary.starts_with("batchresponse_"), "{boundary}");
@@ -87,14 +87,14 @@ pub(crate) fn parts(reply: Reply) -> Vec<Part> {
     inner.split(&format!("\r\n{delimiter}")).map(part).collect()
 }
 
-fn part(text: &str) -> Part {
+fn part(text: &str) -> ReplyPart {
     let (head, request) = text.split_once("\r\n\r\nHTTP/1.1 ").unwrap();
     assert!(head.starts_with("Content-Type: application/http\r\nContent-Transfer-Encoding: binary"));
-    Part { status: request[..3].parse().unwrap(), text: text.to_owned() }
+    ReplyPart { status: request[..3].parse().unwrap(), text: text.to_owned() }
 }
 
 /// Sends a change set and returns the parts of the reply.
-pub(crate) async fn send(server: &Server, operations: &[Operation<'_>]) -> Vec<Part> {
+pub(crate) async fn send(server: &Server, operations: &[Operation<'_>]) -> Vec<ReplyPart> {
     parts(server.post("/$batch", BATCH, change_set(operations)).await)
 }
 
@@ -303,9 +303,9 @@ async fn failing_operation_fails_the_whole_batch() {
         assert_eq!(parts.len(), 1, "{line}");
         let part = &parts[0];
         assert_eq!(part.outcome(), (status, code.to_owned()), "{line} {}", part.text);
-        let told = part.message();
-        let told = told.strip_prefix("1:").unwrap_or_else(|| panic!("{line}: {told}"));
-        assert!(message.is_empty() || told == message, "{line}: {told}");
+        let sent = part.message();
+        let sent = sent.strip_prefix("1:").unwrap_or_else(|| panic!("{line}: {sent}"));
+        assert!(message.is_empty() || sent == message, "{line}: {sent}");
         let content_type = part.header("HTTP/1.1 415").or(part.text.rsplit("Content-Type: ").next());
         assert!(content_type.unwrap().starts_with("application/json;odata=minimalmetadata"), "{}", part.text);
         assert_eq!(part.header("x-ms-error-code").or(part.header("X-Ms-Error-Code")), None);

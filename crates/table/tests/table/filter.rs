@@ -51,7 +51,7 @@ async fn filter_finds_exactly_the_matching_entities() {
         ("B or I eq 2 and S eq 'apple' or L eq 3L", "02"),
         ("Missing ne 'x'", ""),
         ("s eq 'apple'", ""),
-        ("PartitionKey eq 'nobody'", ""),
+        ("PartitionKey eq 'none'", ""),
     ] {
         let found = query_all(&server, &format!("$filter={}", encoded(filter))).await;
         let rows: String = found.into_iter().map(|(_, row)| row).collect();

@@ -21,16 +21,16 @@ const STALE: &str = "W/\"datetime'2012-06-15T22%3A51%3A44.9662825Z'\"";
 
 /// The PartitionKey and the RowKey of an entity, ordered by UTF-16 code units like in the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Key(String, String);
+struct EntityKey(String, String);
 
-impl Ord for Key {
+impl Ord for EntityKey {
     fn cmp(&self, other: &Self) -> Ordering {
         let partition = self.0.encode_utf16().cmp(other.0.encode_utf16());
         partition.then_with(|| self.1.encode_utf16().cmp(other.1.encode_utf16()))
     }
 }
 
-impl PartialOrd for Key {
+impl PartialOrd for EntityKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -42,7 +42,7 @@ struct Stored {
     properties: BTreeMap<String, Value>,
 }
 
-type Model = BTreeMap<Key, Stored>;
+type Model = BTreeMap<EntityKey, Stored>;
 
 /// Returns a random Int32, Boolean or String.
 fn random_value(rng: &mut StdRng) -> Value {
@@ -59,7 +59,7 @@ fn random_properties(rng: &mut StdRng) -> BTreeMap<String, Value> {
 }
 
 /// A filter: its text, and the rule that decides which entities match.
-type Filter = (String, Box<dyn Fn(&Key, &Stored) -> bool>);
+type Filter = (String, Box<dyn Fn(&EntityKey, &Stored) -> bool>);
 
 fn random_filter(rng: &mut StdRng, depth: usize) -> Filter {
     match rng.random_range(0..if depth == 0 { 4 } else { 8 }) {
@@ -90,7 +90,7 @@ fn random_filter(rng: &mut StdRng, depth: usize) -> Filter {
     }
 }
 
-fn comparison(rng: &mut StdRng, name: &str, keys: &[&str], of: fn(&Key) -> String) -> Filter {
+fn comparison(rng: &mut StdRng, name: &str, keys: &[&str], of: fn(&EntityKey) -> String) -> Filter {
     let (literal, operator) = (json!(keys[rng.random_range(0..keys.len())]), random_operator(rng));
     let text = format!("{name} {operator} {}", shown(&literal));
     (text, Box::new(move |key, _| holds(&json!(of(key)), operator, &literal)))
@@ -122,7 +122,7 @@ fn holds(value: &Value, operator: &str, literal: &Value) -> bool {
 }
 
 /// Returns the expected status and error code of a write.
-fn expected(model: &Model, key: &Key, verb: &str, condition: &str) -> (u16, &'static str) {
+fn expected(model: &Model, key: &EntityKey, verb: &str, condition: &str) -> (u16, &'static str) {
     match (verb, condition, model.get(key)) {
         ("POST", _, Some(_)) => (409, "EntityAlreadyExists"),
         ("POST", ..) => (201, ""),
@@ -135,7 +135,7 @@ fn expected(model: &Model, key: &Key, verb: &str, condition: &str) -> (u16, &'st
 }
 
 async fn write(server: &Server, model: &mut Model, rng: &mut StdRng, old_tags: &mut Vec<String>) {
-    let key = Key(
+    let key = EntityKey(
         PARTITIONS[rng.random_range(0..PARTITIONS.len())].to_owned(),
         ROWS[rng.random_range(0..ROWS.len())].to_owned(),
     );
@@ -219,7 +219,7 @@ async fn table_behaves_like_a_map_under_random_operations() {
         let rows = || (0..FILLERS).map(|row| format!("1-{row:03}"));
         fill(&server, partition, rows()).await;
         let stored = |row| Stored { tag: String::new(), properties: [("F".into(), json!(row))].into() };
-        model.extend(rows().enumerate().map(|(row, key)| (Key(partition.into(), key), stored(row))));
+        model.extend(rows().enumerate().map(|(row, key)| (EntityKey(partition.into(), key), stored(row))));
     }
     for _ in 0..OPERATIONS {
         if rng.random_range(0..QUERY_INTERVAL) == 0 {

@@ -102,8 +102,9 @@ fn listed(json: &str) -> Vec<usize> {
     list["value"].as_array().unwrap().iter().map(|entity| counter(&entity.to_string())).collect()
 }
 
-/// A writer sets all rows to the next number in one batch. A query must return the same number for all rows.
-/// A reader of one row after the other must never see a smaller number after a larger one.
+/// Races a writer with readers. The writer sets all rows to the next number in one batch. A query must return
+/// the same number for all rows. A reader of one row after the other must never see a smaller number after a
+/// larger one.
 async fn write_and_read(methods: Vec<ReadMethod>, fillers: usize) {
     const ROWS: usize = 8;
     const BATCHES: usize = 60;

@@ -5,7 +5,7 @@ use lazuli_auth::sign::{self, Resource};
 use lazuli_protocol::ServiceKind;
 use lazuli_testing::{ACCOUNT, Reply, key};
 
-use crate::batch::{BATCH, Operation, Part, change_set, parts, query};
+use crate::batch::{BATCH, Operation, ReplyPart, change_set, parts, query};
 use crate::support::{JSON, Server, at, create, insert, start};
 
 const LATER: &str = "2026-06-01T00:00:00Z";
@@ -33,7 +33,7 @@ async fn alone(server: &Server, sas: &str, (line, headers, body): Operation<'_>)
     server.send(method, &format!("{target}?{sas}"), headers, body.to_owned()).await
 }
 
-async fn batch(server: &Server, sas: &str, operations: &[Operation<'_>]) -> Vec<Part> {
+async fn batch(server: &Server, sas: &str, operations: &[Operation<'_>]) -> Vec<ReplyPart> {
     parts(server.send("POST", &format!("/$batch?{sas}"), BATCH, change_set(operations)).await)
 }
 

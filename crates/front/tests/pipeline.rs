@@ -377,9 +377,9 @@ async fn requests_are_counted_by_operation_and_status() {
 
 /// Collects log output.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-impl std::io::Write for Log {
+impl std::io::Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -392,7 +392,7 @@ impl std::io::Write for Log {
 
 #[tokio::test]
 async fn the_access_log_has_all_fields_and_no_secrets() {
-    let log = Log::default();
+    let log = CapturedLog::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .json()
@@ -444,7 +444,7 @@ async fn the_access_log_has_all_fields_and_no_secrets() {
 
 #[tokio::test]
 async fn refusals_are_logged_with_reason_and_caller_but_no_secrets() {
-    let log = Log::default();
+    let log = CapturedLog::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .json()

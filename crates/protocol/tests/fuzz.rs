@@ -23,9 +23,9 @@ const IDENTIFIERS: &str = "\u{feff}<SignedIdentifiers><SignedIdentifier><Id>MTIz
     <Start>2021-04-20T15:54:52.9740791Z</Start><Expiry>2022-01-01</Expiry><Permission>rwd</Permission></AccessPolicy>\
     </SignedIdentifier><SignedIdentifier><Id><![CDATA[<x>]]></Id></SignedIdentifier></SignedIdentifiers>";
 
-/// One way of damaging an input.
+/// One way of corrupting an input.
 #[derive(Clone, Debug)]
-enum Damage {
+enum Corruption {
     Replace(u8),
     Insert(Vec<u8>),
     Delete(usize),
@@ -33,34 +33,34 @@ enum Damage {
     Truncate,
 }
 
-fn damage() -> impl Strategy<Value = Damage> {
+fn corruption() -> impl Strategy<Value = Corruption> {
     prop_oneof![
-        any::<u8>().prop_map(Damage::Replace),
-        prop::collection::vec(any::<u8>(), 1..8).prop_map(Damage::Insert),
-        "[<>&;%:=+T/()'\\-\n.0-9\"]{1,4}".prop_map(|text| Damage::Insert(text.into_bytes())),
-        (1usize..40).prop_map(Damage::Delete),
-        (1usize..200).prop_map(Damage::Repeat),
-        Just(Damage::Truncate),
+        any::<u8>().prop_map(Corruption::Replace),
+        prop::collection::vec(any::<u8>(), 1..8).prop_map(Corruption::Insert),
+        "[<>&;%:=+T/()'\\-\n.0-9\"]{1,4}".prop_map(|text| Corruption::Insert(text.into_bytes())),
+        (1usize..40).prop_map(Corruption::Delete),
+        (1usize..200).prop_map(Corruption::Repeat),
+        Just(Corruption::Truncate),
     ]
 }
 
 fn damaged(good: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
-    let places = prop::collection::vec((any::<prop::sample::Index>(), damage()), 0..4);
+    let places = prop::collection::vec((any::<prop::sample::Index>(), corruption()), 0..4);
     (prop::sample::select(good), places).prop_map(|(good, damages)| {
         let mut bytes = good.as_bytes().to_vec();
         for (place, damage) in damages {
             let at = place.index(bytes.len() + 1);
             let end = |length: usize| (at + length).min(bytes.len());
             match damage {
-                Damage::Replace(byte) if at < bytes.len() => bytes[at] = byte,
-                Damage::Replace(byte) => bytes.push(byte),
-                Damage::Insert(insert) => drop(bytes.splice(at..at, insert)),
-                Damage::Delete(length) => drop(bytes.drain(at..end(length))),
-                Damage::Repeat(length) => {
+                Corruption::Replace(byte) if at < bytes.len() => bytes[at] = byte,
+                Corruption::Replace(byte) => bytes.push(byte),
+                Corruption::Insert(insert) => drop(bytes.splice(at..at, insert)),
+                Corruption::Delete(length) => drop(bytes.drain(at..end(length))),
+                Corruption::Repeat(length) => {
                     let piece = bytes[at..end(length)].to_vec();
                     bytes.splice(at..at, piece);
                 }
-                Damage::Truncate => bytes.truncate(at),
+                Corruption::Truncate => bytes.truncate(at),
             }
         }
         bytes

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_memory() {
+    fn machine_has_memory() {
         assert!(available() > 0);
     }
 }

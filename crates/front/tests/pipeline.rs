@@ -11,7 +11,7 @@ use lazuli_auth::sign;
 use lazuli_front::Limits;
 use lazuli_protocol::cors::CorsRule;
 use lazuli_protocol::{Query, ServiceKind, Version};
-use support::{ACCOUNT, ServerOptions, RawClient, key, put_head, sas, start, start_with};
+use support::{ACCOUNT, RawClient, ServerOptions, key, put_head, sas, start, start_with};
 
 #[tokio::test]
 async fn every_reply_has_the_common_headers() {

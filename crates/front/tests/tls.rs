@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use lazuli_front::{Limits, Tls};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
-use support::{NOW, ServerOptions, RawClient, TEST_TIMEOUT, TestServer, sas, start};
+use support::{NOW, RawClient, ServerOptions, TEST_TIMEOUT, TestServer, sas, start};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;

@@ -9,7 +9,7 @@ mod client;
 
 use std::net::SocketAddr;
 
-use client::{SmbClient, MORE_PROCESSING_REQUIRED, ntlm_negotiate};
+use client::{MORE_PROCESSING_REQUIRED, SmbClient, ntlm_negotiate};
 use futures_util::{StreamExt, stream};
 use lazuli_file::FileService;
 use lazuli_protocol::ServiceKind;

@@ -179,7 +179,10 @@ async fn container_batch_sets_tiers() {
     }
     let requests = [set_tier("/lapis/aaa/one", "Cool"), set_tier("/lapis/aaa/two", "Lukewarm")];
     let parts = server.batch("/aaa?restype=container&comp=batch", &requests).await;
-    assert_eq!(parts.iter().map(ReplyPart::outcome).collect::<Vec<_>>(), [(200, ""), (400, "InvalidHeaderValue")]);
+    assert_eq!(
+        parts.iter().map(ReplyPart::outcome).collect::<Vec<_>>(),
+        [(200, ""), (400, "InvalidHeaderValue")]
+    );
     assert_eq!(server.head("/aaa/one", "").await.header("x-ms-access-tier"), Some("Cool"));
 }
 

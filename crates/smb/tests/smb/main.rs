@@ -205,7 +205,8 @@ async fn a_peer_at_its_connection_limit_is_refused_until_it_closes_one() {
 
 #[tokio::test]
 async fn required_encryption_and_signing_are_enforced() {
-    let server = SmbTestServer::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
+    let server =
+        SmbTestServer::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
     let mut client = server.client().await;
     client.negotiate(&[0x0210]).await.unwrap();
     assert_eq!(client.log_in(lazuli_testing::ACCOUNT, &server.key().await).await, ACCESS_DENIED);
@@ -245,9 +246,11 @@ async fn an_unauthenticated_client_can_begin_only_a_few_logins() {
 
 #[tokio::test]
 async fn the_sessions_of_all_connections_are_bounded() {
-    let server =
-        SmbTestServer::start(Options { limits: Limits { sessions: 2, ..Limits::default() }, ..Options::default() })
-            .await;
+    let server = SmbTestServer::start(Options {
+        limits: Limits { sessions: 2, ..Limits::default() },
+        ..Options::default()
+    })
+    .await;
     let (first, _second) = (server.logged_in_client().await, server.logged_in_client().await);
     let mut third = server.client().await;
     third.negotiate(&[0x0210]).await.unwrap();

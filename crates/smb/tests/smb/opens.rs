@@ -156,9 +156,11 @@ impl SmbTestServer {
 
 #[tokio::test]
 async fn the_opens_of_all_sessions_are_bounded() {
-    let server =
-        SmbTestServer::start(Options { limits: Limits { opens: 1, ..Limits::default() }, ..Options::default() })
-            .await;
+    let server = SmbTestServer::start(Options {
+        limits: Limits { opens: 1, ..Limits::default() },
+        ..Options::default()
+    })
+    .await;
     let (mut first, mut second) = (server.connected().await, server.connected().await);
     let held = open(&mut first, &OPEN_IF).await.unwrap();
     let other = OpenParameters { name: "g", ..OPEN_IF };

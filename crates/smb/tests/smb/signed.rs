@@ -379,7 +379,8 @@ async fn the_refusal_of_a_bind_above_the_limit_is_signed() {
 
 #[tokio::test]
 async fn reauthentication_of_an_encrypted_session_requires_encryption_or_signature() {
-    let server = SmbTestServer::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
+    let server =
+        SmbTestServer::start(Options { require_encryption_on_loopback: true, ..Options::default() }).await;
     // SHA-512, then AES-128-GCM, then how messages are signed.
     let contexts = [
         &[1, 0, 6, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0][..],

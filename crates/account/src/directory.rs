@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeMap, HashMap, hash_map};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lazuli_concurrency::{Span, Timestamp};
 use lazuli_protocol::properties::{ServiceProperties, Update};
 use lazuli_protocol::{Account, Accounts, ErrorCode, Key, Refusal, ServiceKind};
 use lazuli_service::transaction_refusal;
@@ -20,8 +22,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tracing::Instrument;
 
-use crate::record::{self, RecordError};
-use crate::settings::{self, KeySlot, Rejection, Setting};
+use crate::record::{self, RecordError, Retired};
+use crate::settings::{self, DEVELOPMENT_ACCOUNT, KeySlot, Rejection, Setting};
 
 /// Number of accounts in one scan when the directory is opened.
 const ACCOUNTS_PER_SCAN: usize = 256;
@@ -41,6 +43,17 @@ pub enum AccountError {
     /// An account of that name is being restored.
     #[error("account {0:?} is being restored")]
     Restoring(String),
+    /// No removed account of that name can be restored.
+    #[error("no removed account {0:?} can be restored")]
+    NotRetired(String),
+    /// A removed account cannot be restored, because its name is in use.
+    #[error(
+        "there is an account {0:?}, so the removed account of that name cannot be restored: remove this one first"
+    )]
+    NameInUse(String),
+    /// The name was removed too often within the time for which removed accounts are kept.
+    #[error("{MAX_RETIRED} removed accounts {0:?} can be restored already")]
+    TooManyRetired(String),
     /// A row cannot be decoded.
     #[error("damaged row {row:?} of {partition:?}: {why}")]
     Damaged {
@@ -65,6 +78,33 @@ pub enum AccountError {
     Stopping,
 }
 
+/// For how long a removed account can be restored.
+pub const RETENTION: Span = Span::seconds(7 * 24 * 60 * 60);
+/// Maximum number of removed accounts of one name that can be restored.
+const MAX_RETIRED: usize = 1000;
+
+/// A removed account that can be restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetiredAccount {
+    /// The account as it was.
+    pub account: Account,
+    /// When the account was removed.
+    pub removed: Timestamp,
+    /// Until when the account can be restored.
+    pub kept_until: Timestamp,
+}
+
+/// Whether an account still owns the data that is stored under its name and generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// The account exists, or is being restored from a backup.
+    Owned,
+    /// The account was removed and can be restored until this time.
+    KeptUntil(Timestamp),
+    /// No account owns the data.
+    Orphaned,
+}
+
 /// The accounts of one data directory.
 #[derive(Clone)]
 pub struct AccountDirectory {
@@ -82,6 +122,8 @@ struct Shared {
     changing: tokio::sync::Mutex<()>,
     /// Number of changes that the cache contains.
     changes: watch::Sender<u64>,
+    /// When the next removed account can no longer be restored, in ticks.
+    next_expiry: AtomicU64,
     master_secret: [u8; 32],
 }
 
@@ -142,6 +184,8 @@ impl AccountDirectory {
             reserved: Mutex::default(),
             changing: Default::default(),
             changes: watch::Sender::default(),
+            // The first check finds out.
+            next_expiry: AtomicU64::new(0),
             master_secret,
         };
         let mut from = (Bytes::from_static(record::ACCOUNTS), Bytes::new());
@@ -310,14 +354,154 @@ impl AccountDirectory {
         .await
     }
 
-    /// Removes an account with its keys, settings and service properties.
+    /// Removes an account with its keys, settings and service properties permanently. Its data is garbage.
     pub async fn remove(&self, name: &str) -> Result<(), AccountError> {
-        let missing = name.to_owned();
+        let of = name.to_owned();
         self.change(name, Reads::key(record::ACCOUNT), move |rows| match rows.row(&record::ACCOUNT) {
-            None => Err(AccountError::NotFound(missing.clone())),
-            Some(_) => Ok(Change::of(all_rows().map(Mutation::Delete).collect::<Vec<_>>())),
+            None => Err(AccountError::NotFound(of.clone())),
+            Some(_) => Ok(Change::of(removal(&of))),
         })
         .await
+    }
+
+    /// Removes an account. The account and its data can be restored for [`RETENTION`]. Returns when that
+    /// ends.
+    pub async fn retire(&self, name: &str) -> Result<Timestamp, AccountError> {
+        let of = name.to_owned();
+        let kept_until = Arc::new(AtomicU64::new(0));
+        let (committed, shared) = (kept_until.clone(), self.shared.clone());
+        let reads = Reads::keys(all_rows()).and_range(record::all_retired(), MAX_RETIRED);
+        self.change(name, reads, move |rows| {
+            let row = rows.row(&record::ACCOUNT).ok_or_else(|| AccountError::NotFound(of.clone()))?;
+            if rows.ranges().iter().any(|retired| retired.more || retired.rows.len() >= MAX_RETIRED) {
+                return Err(AccountError::TooManyRetired(of.clone()));
+            }
+            let account = decode_account(&of, row)?;
+            let mut properties = BTreeMap::new();
+            for service in ServiceKind::ALL {
+                if let Some(row) = rows.row(&record::properties(service)) {
+                    properties.insert(service, decode_properties(&of, Some(row))?);
+                }
+            }
+            let until = rows.now + RETENTION;
+            committed.store(until.ticks(), Ordering::Relaxed);
+            // Schedule before the commit: an early check is harmless, a missing one is not.
+            shared.next_expiry.fetch_min(until.ticks(), Ordering::AcqRel);
+            let key = record::retired(account.generation);
+            let mut mutations = removal(&of);
+            mutations.extend(put(key, &Retired::new(account, properties, rows.now, until))?.mutations);
+            Ok(Change::of(mutations))
+        })
+        .await?;
+        Ok(Timestamp::from_ticks(kept_until.load(Ordering::Relaxed)))
+    }
+
+    /// Restores the account of that name that was removed last, with its keys, settings and data.
+    pub async fn restore_retired(&self, name: &str) -> Result<Arc<Account>, AccountError> {
+        let (of, shared) = (name.to_owned(), self.shared.clone());
+        let reads = Reads::key(record::ACCOUNT).and_range(record::all_retired(), MAX_RETIRED);
+        self.change(name, reads, move |rows| {
+            let mut found: Option<(&Row, Retired)> = None;
+            for row in rows.ranges().iter().flat_map(|range| &range.rows) {
+                let retired = decode_retired(&of, row)?;
+                let is_newer = found.as_ref().is_none_or(|(_, best)| best.removed() <= retired.removed());
+                if retired.kept_until() > rows.now && is_newer {
+                    found = Some((row, retired));
+                }
+            }
+            let (row, retired) = found.ok_or_else(|| AccountError::NotRetired(of.clone()))?;
+            if rows.row(&record::ACCOUNT).is_some() {
+                return Err(AccountError::NameInUse(of.clone()));
+            }
+            if shared.reserved.lock().contains_key(&of) {
+                return Err(AccountError::Restoring(of.clone()));
+            }
+            let mut mutations = put(record::ACCOUNT, &retired.account)?.mutations;
+            for (service, properties) in &retired.properties {
+                mutations.extend(put(record::properties(*service), properties)?.mutations);
+            }
+            mutations.push(Mutation::Delete(row.key.clone()));
+            // Afterwards a sweep may have removed data.
+            Ok(Change::of(mutations).until(Some(retired.kept_until())))
+        })
+        .await?;
+        self.existing(name).await
+    }
+
+    /// Returns the removed accounts that can be restored, sorted by name, then by age.
+    pub async fn retired(&self) -> Result<Vec<RetiredAccount>, AccountError> {
+        let now = self.shared.store.now();
+        let rows = self.shared.retired_rows().await?.into_iter().map(|(_, retired)| retired);
+        let kept = rows.filter(|retired| retired.kept_until() > now);
+        Ok(kept.map(RetiredAccount::from).collect())
+    }
+
+    /// Returns whether [`AccountDirectory::forget_expired`] may find something to do. Cheap.
+    pub fn expiry_due(&self) -> bool {
+        self.shared.next_expiry.load(Ordering::Acquire) <= self.shared.store.now().ticks()
+    }
+
+    /// Forgets removed accounts that can no longer be restored. Returns how many there were.
+    pub async fn forget_expired(&self) -> Result<usize, AccountError> {
+        // Accounts that are removed from here on schedule the next check themselves.
+        self.shared.next_expiry.store(u64::MAX, Ordering::Release);
+        let forgotten = self.try_forget_expired().await;
+        if forgotten.is_err() {
+            self.shared.next_expiry.store(0, Ordering::Release);
+        }
+        forgotten
+    }
+
+    async fn try_forget_expired(&self) -> Result<usize, AccountError> {
+        let mut count = 0;
+        for (name, retired) in self.shared.retired_rows().await? {
+            if retired.kept_until() > self.shared.store.now() {
+                self.shared.next_expiry.fetch_min(retired.kept_until().ticks(), Ordering::AcqRel);
+                continue;
+            }
+            let key = record::retired(retired.account.generation);
+            let change = move |_: &View<'_>| Ok(Change::of([Mutation::Delete(key.clone())]));
+            self.change(&name, Reads::default(), change).await?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Returns whether an account owns the data that is stored under its name and generation.
+    pub async fn ownership(&self, name: &str, generation: u64) -> Result<Ownership, AccountError> {
+        // Check the reservation first: it ends only after the account exists.
+        if self.is_reserved(name, generation)
+            || self.get(name).await?.is_some_and(|account| account.generation == generation)
+        {
+            return Ok(Ownership::Owned);
+        }
+        // Wait until a change that may restore the account has ended.
+        let _guard = self.shared.changing.lock().await;
+        let is_owner = |rows: AccountRows| rows.account.generation == generation;
+        if self.is_reserved(name, generation) || self.shared.read(name).await?.is_some_and(is_owner) {
+            return Ok(Ownership::Owned);
+        }
+        let reads = Reads::key(record::retired(generation));
+        let set = self.shared.store.read(&record::partition(name), &reads).await?;
+        let Some(row) = set.rows.first().and_then(Option::as_ref) else { return Ok(Ownership::Orphaned) };
+        let kept_until = decode_retired(name, row)?.kept_until();
+        Ok(match kept_until > self.shared.store.now() {
+            true => Ownership::KeptUntil(kept_until),
+            false => Ownership::Orphaned,
+        })
+    }
+
+    /// Returns whether the development account was removed at some time. Then it is not created again unless
+    /// an operator asks for it.
+    pub async fn development_account_was_removed(&self) -> Result<bool, AccountError> {
+        let partition = record::partition(DEVELOPMENT_ACCOUNT);
+        let set = self.shared.store.read(&partition, &Reads::key(record::NO_DEFAULT)).await?;
+        Ok(set.rows.first().is_some_and(Option::is_some))
+    }
+
+    /// Returns the store of the accounts.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.shared.store
     }
 
     /// Changes the properties of a service. Root elements that are missing in the update are unchanged.
@@ -423,6 +607,34 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Returns the names and rows of all removed accounts.
+    async fn retired_rows(&self) -> Result<Vec<(String, Retired)>, AccountError> {
+        let mut found = vec![];
+        let mut from = (Bytes::from_static(record::ACCOUNTS), Bytes::new());
+        loop {
+            let end = Some((Bytes::from_static(record::AFTER_ACCOUNTS), Bytes::new()));
+            let page = self.store.scan_space(SpaceId::ROOT, from, end, Which::All, ACCOUNTS_PER_SCAN).await?;
+            for (partition, row) in page.rows.iter().filter(|(_, row)| record::is_retired(&row.key)) {
+                let name = String::from_utf8_lossy(&partition[record::ACCOUNTS.len()..]).into_owned();
+                let retired = decode_retired(&name, row)?;
+                found.push((name, retired));
+            }
+            match page.next {
+                Some(next) => from = next,
+                None => return Ok(found),
+            }
+        }
+    }
+}
+
+impl From<Retired> for RetiredAccount {
+    fn from(retired: Retired) -> Self {
+        let (removed, kept_until) = (retired.removed(), retired.kept_until());
+        Self { account: retired.account, removed, kept_until }
+    }
+}
+
 #[async_trait]
 impl Accounts for AccountDirectory {
     async fn account(&self, name: &str) -> Result<Option<Arc<Account>>, Refusal> {
@@ -443,11 +655,12 @@ impl From<AccountError> for Refusal {
         match error {
             AccountError::Store(error) => transaction_refusal(error, || ErrorCode::InternalError.into()),
             // The account was removed while the request was in progress.
-            AccountError::NotFound(_) => ErrorCode::ResourceNotFound.into(),
+            AccountError::NotFound(_) | AccountError::NotRetired(_) => ErrorCode::ResourceNotFound.into(),
             AccountError::Rejected(rejection) => Self::new(ErrorCode::InvalidInput).message(rejection.0),
-            AccountError::Exists(_) => ErrorCode::AccountAlreadyExists.into(),
+            AccountError::Exists(_) | AccountError::NameInUse(_) => ErrorCode::AccountAlreadyExists.into(),
             AccountError::Restoring(_) => ErrorCode::AccountBeingCreated.into(),
             AccountError::Damaged { .. }
+            | AccountError::TooManyRetired(_)
             | AccountError::Random(_)
             | AccountError::Read(_)
             | AccountError::Stopping => {
@@ -463,6 +676,15 @@ fn all_rows() -> impl Iterator<Item = Bytes> {
     std::iter::once(record::ACCOUNT).chain(ServiceKind::ALL.map(record::properties))
 }
 
+/// Returns the mutations that remove an account.
+fn removal(name: &str) -> Vec<Mutation> {
+    let mut mutations: Vec<_> = all_rows().map(Mutation::Delete).collect();
+    if name == DEVELOPMENT_ACCOUNT {
+        mutations.push(Mutation::Put(record::NO_DEFAULT, record::encode_bytes(&[])));
+    }
+    mutations
+}
+
 fn put(key: Bytes, record: &impl serde::Serialize) -> Result<Change, AccountError> {
     let value = record::encode(record).map_err(|error| Rejection(error.to_string()))?;
     Ok(Change::of([Mutation::Put(key, value)]))
@@ -474,6 +696,10 @@ fn decode_account(name: &str, row: &Row) -> Result<Account, AccountError> {
 
 fn decode_properties(name: &str, row: Option<&Row>) -> Result<ServiceProperties, AccountError> {
     let Some(row) = row else { return Ok(ServiceProperties::default()) };
+    record::decode(&row.value).map_err(|error| damaged(&record::partition(name), &row.key, &error))
+}
+
+fn decode_retired(name: &str, row: &Row) -> Result<Retired, AccountError> {
     record::decode(&row.value).map_err(|error| damaged(&record::partition(name), &row.key, &error))
 }
 

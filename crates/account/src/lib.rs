@@ -10,7 +10,7 @@ mod record;
 mod service_level;
 mod settings;
 
-pub use directory::{AccountDirectory, AccountError, ReservedAccount};
+pub use directory::{AccountDirectory, AccountError, Ownership, RETENTION, ReservedAccount, RetiredAccount};
 pub use record::{account_of_row, account_row, account_row_key, check_row, properties_of_row};
 pub use service_level::ServiceLevel;
 pub use settings::{

@@ -4,6 +4,8 @@
 //! space     partition        row                   value
 //! ROOT      account/NAME     account               an account: keys, settings, roles
 //!                            properties/SERVICE    the properties of one service, once they were set
+//!                            retired/GENERATION    a removed account that can be restored
+//!                            no-default            empty: the development account was removed once
 //!           server           master-secret         32 random bytes
 //! ```
 //!
@@ -11,12 +13,16 @@
 //! read once, so a denser encoding gains nothing. With JSON a field can be added without a new format, and an
 //! operator can read a damaged row.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use bytes::Bytes;
+use lazuli_concurrency::Timestamp;
 use lazuli_protocol::properties::ServiceProperties;
 use lazuli_protocol::{Account, ServiceKind};
-use lazuli_store::{Partition, SpaceId};
-use serde::Serialize;
+use lazuli_store::{Partition, SpaceId, prefix_range};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// The format of the values that this program writes.
 const FORMAT: u8 = 1;
@@ -32,6 +38,43 @@ const SERVER: &[u8] = b"server";
 pub(crate) const ACCOUNT: Bytes = Bytes::from_static(b"account");
 /// The row of the server's secret.
 pub(crate) const MASTER_SECRET: Bytes = Bytes::from_static(b"master-secret");
+
+/// The row that keeps the development account from being created again after it was removed.
+pub(crate) const NO_DEFAULT: Bytes = Bytes::from_static(b"no-default");
+/// Prefix of the rows of removed accounts.
+const RETIRED: &[u8] = b"retired/";
+
+/// A removed account that can be restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Retired {
+    pub(crate) account: Account,
+    pub(crate) properties: BTreeMap<ServiceKind, ServiceProperties>,
+    /// When the account was removed, in ticks.
+    removed: u64,
+    /// Until when the account can be restored, in ticks.
+    kept_until: u64,
+}
+
+impl Retired {
+    pub(crate) fn new(
+        account: Account,
+        properties: BTreeMap<ServiceKind, ServiceProperties>,
+        removed: Timestamp,
+        kept_until: Timestamp,
+    ) -> Self {
+        Self { account, properties, removed: removed.ticks(), kept_until: kept_until.ticks() }
+    }
+
+    /// Returns when the account was removed.
+    pub(crate) fn removed(&self) -> Timestamp {
+        Timestamp::from_ticks(self.removed)
+    }
+
+    /// Returns until when the account can be restored.
+    pub(crate) fn kept_until(&self) -> Timestamp {
+        Timestamp::from_ticks(self.kept_until)
+    }
+}
 
 /// Why a row cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +100,21 @@ pub(crate) fn server() -> Partition {
 /// Returns the key of the row with a service's properties.
 pub(crate) fn properties(service: ServiceKind) -> Bytes {
     format!("properties/{}", service.name()).into()
+}
+
+/// Returns the key of the row of a removed account.
+pub(crate) fn retired(generation: u64) -> Bytes {
+    [RETIRED, format!("{generation:016x}").as_bytes()].concat().into()
+}
+
+/// Returns the key range of the removed accounts of one name, oldest first.
+pub(crate) fn all_retired() -> Range<Bytes> {
+    prefix_range(RETIRED)
+}
+
+/// Returns whether the key is that of a removed account.
+pub(crate) fn is_retired(key: &[u8]) -> bool {
+    key.starts_with(RETIRED)
 }
 
 /// Encodes a record as the value of a row.
@@ -135,6 +193,10 @@ pub fn check_row(partition: &[u8], key: &[u8], value: &[u8]) -> Result<(), Strin
         })
     } else if ServiceKind::ALL.into_iter().any(|service| key == properties(service)) {
         decode::<ServiceProperties>(value).map(drop)
+    } else if is_retired(key) {
+        decode::<Retired>(value).map(drop)
+    } else if key == NO_DEFAULT {
+        decode_bytes::<0>(value).map(drop)
     } else {
         Err(RecordError::Content("unknown key".into()))
     };
@@ -175,6 +237,9 @@ mod tests {
             ("account/abc", "properties/blob", with_format(b"{}"), true),
             ("account/abc", "properties/blob", with_format(b"1"), false),
             ("account/abc", "properties/fish", with_format(b"{}"), false),
+            ("account/abc", "retired/0000000000000001", with_format(b"{}"), false),
+            ("account/abc", "no-default", with_format(b""), true),
+            ("account/abc", "no-default", with_format(b"1"), false),
             ("server", "master-secret", with_format(&[7; 32]), true),
             ("server", "master-secret", with_format(&[7; 33]), false),
             ("of another crate", "row", vec![], true),

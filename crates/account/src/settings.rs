@@ -1,7 +1,7 @@
 //! Rules for accounts and their changes. They are pure, so they are the same for a running and a stopped
 //! server.
 
-use lazuli_protocol::account::RoleAssignment;
+use lazuli_protocol::account::{Origin, RoleAssignment};
 use lazuli_protocol::{Account, Key, ServiceKind, names};
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +70,8 @@ pub enum Setting {
     },
     /// Whether all requests are refused.
     Disabled(bool),
+    /// Where the account comes from.
+    Origin(Origin),
 }
 
 /// Returns the well-known development key.
@@ -160,6 +162,7 @@ pub(crate) fn apply(account: &mut Account, setting: Setting) -> Result<(), Rejec
             account.roles.remove(at);
         }
         Setting::Disabled(on) => settings.disabled = on,
+        Setting::Origin(origin) => settings.origin = origin,
     }
     Ok(())
 }
@@ -281,6 +284,7 @@ mod tests {
             (Setting::RemoveRole { subject: "held".into(), service: ServiceKind::Blob }, true),
             (Setting::RemoveRole { subject: "held".into(), service: ServiceKind::Queue }, false),
             (Setting::Disabled(true), true),
+            (Setting::Origin(Origin::Configuration), true),
         ] {
             let mut before = account("abc", 2);
             before.settings.encryption_scopes.push("held".into());

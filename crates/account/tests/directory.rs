@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use lazuli_account::{AccountDirectory, AccountError, KeySlot, Setting, random_key};
-use lazuli_concurrency::SystemClock;
+use lazuli_account::{
+    AccountDirectory, AccountError, DEVELOPMENT_ACCOUNT, KeySlot, Ownership, Setting, random_key,
+};
+use lazuli_concurrency::{ManualClock, Span, SystemClock, Timestamp};
 use lazuli_protocol::account::{Account, Role, RoleAssignment};
 use lazuli_protocol::properties::{ServiceProperties, Update};
 use lazuli_protocol::{Accounts, Key, ServiceKind};
@@ -77,6 +79,72 @@ async fn change_takes_effect_at_once_and_survives_a_restart() {
     check(&accounts).await;
     drop((accounts, first));
     check(&directory(&store(dir.path())).await).await;
+}
+
+#[tokio::test]
+async fn removed_account_can_be_restored_for_seven_days_and_then_its_data_is_orphaned() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_767_323_045)));
+    let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+    let store: Arc<Embedded> = Arc::new(Embedded::open(dir.path(), clock.clone(), options).unwrap());
+    let accounts = directory(&store).await;
+    let alpha = accounts.add(account("alpha")).await.unwrap();
+    accounts.set_properties("alpha", ServiceKind::Queue, cors_from("http://a.example")).await.unwrap();
+    let owned =
+        async |accounts: &AccountDirectory| accounts.ownership("alpha", alpha.generation).await.unwrap();
+    assert_eq!(owned(&accounts).await, Ownership::Owned);
+    let kept_until = accounts.retire("alpha").await.unwrap();
+    assert_eq!(owned(&accounts).await, Ownership::KeptUntil(kept_until));
+    assert!(accounts.get("alpha").await.unwrap().is_none());
+
+    // Another account of that name owns other data.
+    let other = accounts.add(account("alpha")).await.unwrap();
+    assert_eq!(accounts.ownership("alpha", other.generation).await.unwrap(), Ownership::Owned);
+    assert_eq!(owned(&accounts).await, Ownership::KeptUntil(kept_until));
+    assert!(matches!(accounts.restore_retired("alpha").await, Err(AccountError::NameInUse(_))));
+    accounts.remove("alpha").await.unwrap();
+    assert_eq!(accounts.ownership("alpha", other.generation).await.unwrap(), Ownership::Orphaned);
+
+    clock.advance(Span::seconds(7 * 24 * 3600 - 60));
+    accounts.forget_expired().await.unwrap();
+    assert!(!accounts.expiry_due());
+    assert_eq!(accounts.retired().await.unwrap().len(), 1);
+    let restored = accounts.restore_retired("alpha").await.unwrap();
+    assert_eq!(restored, alpha);
+    let cors = &accounts.service_properties(&alpha, ServiceKind::Queue).await.unwrap().cors;
+    assert_eq!(cors[0].allowed_origins, ["http://a.example"]);
+    assert_eq!(owned(&accounts).await, Ownership::Owned);
+    assert!(matches!(
+        accounts.restore_retired("alpha").await,
+        Err(AccountError::NameInUse(_) | AccountError::NotRetired(_))
+    ));
+
+    accounts.retire("alpha").await.unwrap();
+    // A restart knows of it.
+    drop((accounts, store));
+    let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+    let store: Arc<Embedded> = Arc::new(Embedded::open(dir.path(), clock.clone(), options).unwrap());
+    let accounts = directory(&store).await;
+    clock.advance(Span::seconds(7 * 24 * 3600 - 60));
+    assert_eq!(accounts.forget_expired().await.unwrap(), 0);
+    clock.advance(Span::seconds(61));
+    assert!(accounts.expiry_due());
+    assert_eq!(owned(&accounts).await, Ownership::Orphaned);
+    assert!(matches!(accounts.restore_retired("alpha").await, Err(AccountError::NotRetired(_))));
+    assert_eq!(accounts.forget_expired().await.unwrap(), 1);
+    assert!(!accounts.expiry_due() && accounts.retired().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn removal_of_the_development_account_is_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let accounts = directory(&store(dir.path())).await;
+    assert!(!accounts.development_account_was_removed().await.unwrap());
+    accounts.add(account(DEVELOPMENT_ACCOUNT)).await.unwrap();
+    accounts.retire(DEVELOPMENT_ACCOUNT).await.unwrap();
+    accounts.restore_retired(DEVELOPMENT_ACCOUNT).await.unwrap();
+    accounts.remove(DEVELOPMENT_ACCOUNT).await.unwrap();
+    assert!(accounts.development_account_was_removed().await.unwrap());
 }
 
 #[tokio::test]

@@ -70,7 +70,7 @@ use rules::retention::check_opted_in;
 pub use background::expiry::Expired;
 pub use lazuli_generations::Swept;
 pub use lazuli_service::Damage;
-pub use model::rows::{BlobRows, content_of_row};
+pub use model::rows::{BlobRows, content_of_row, is_blob_row};
 
 /// The blob service on a store. Clones are the same service.
 #[derive(Clone)]

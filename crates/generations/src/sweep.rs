@@ -3,7 +3,7 @@
 //! A delete only moves a row. The sweep does the rest in the background and in small steps:
 //!
 //! * Retired generations whose retention has ended become garbage, and so do all generations of a removed
-//!   account.
+//!   account that can no longer be restored.
 //! * The rows of garbage spaces are removed, and finally the garbage row itself.
 //!
 //! Every step can be repeated, so the server may stop at any point.
@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use lazuli_account::Ownership;
 use lazuli_concurrency::{Pace, Timestamp};
 use lazuli_protocol::Refusal;
 use lazuli_service::{SpaceScan, commit_refusal, read_refusal};
@@ -188,8 +189,13 @@ impl<G: Generation> Generations<G> {
         };
         let kept_until = keys::deleted_at(&row.key).and(generation.kept_until());
         let is_over = kept_until.is_some_and(|until| until <= self.store.now());
-        if is_over || self.is_orphan(partition).await? {
+        if is_over {
             return self.make_garbage(partition, &row.key).await;
+        }
+        match self.ownership(partition).await? {
+            Ownership::Owned => {}
+            Ownership::KeptUntil(until) => self.garbage.schedule(Some(until)),
+            Ownership::Orphaned => return self.make_garbage(partition, &row.key).await,
         }
         self.reconcile_header(partition, generation.space(), &row.key, ReconcileReason::Repair).await?;
         if kept_until.is_some() {
@@ -229,16 +235,13 @@ impl<G: Generation> Generations<G> {
         Ok(None)
     }
 
-    /// Returns whether the account of a partition was removed. A new account of the same name has another
-    /// generation, so the partition is out of reach.
-    async fn is_orphan(&self, partition: &Partition) -> Result<bool, Refusal> {
-        let Some((account, generation)) = keys::owner(G::KIND, &partition.key) else { return Ok(false) };
-        // Check the reservation first: it ends only after the account exists.
-        if self.accounts.is_reserved(account, generation) {
-            return Ok(false);
+    /// Returns whether the account of a partition exists or can be restored. A new account of the same name
+    /// has another generation, so the partition is out of its reach.
+    async fn ownership(&self, partition: &Partition) -> Result<Ownership, Refusal> {
+        match keys::owner(G::KIND, &partition.key) {
+            Some((account, generation)) => Ok(self.accounts.ownership(account, generation).await?),
+            None => Ok(Ownership::Owned),
         }
-        let account = self.accounts.get(account).await?;
-        Ok(account.is_none_or(|account| account.generation != generation))
     }
 
     /// Turns the generation that a row names into garbage, unless it was deleted or restored meanwhile.

@@ -49,6 +49,21 @@ pub struct Settings {
     pub default_tier: String,
     /// Names of encryption scopes.
     pub encryption_scopes: Vec<String>,
+    /// Where the account comes from.
+    pub origin: Origin,
+}
+
+/// Where an account comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// A command added the account, or a new data directory came with it.
+    #[default]
+    Command,
+    /// The configuration names the account.
+    Configuration,
+    /// The configuration named the account at an earlier start of the server.
+    FormerConfiguration,
 }
 
 impl Settings {
@@ -69,6 +84,7 @@ impl Default for Settings {
             immutable_containers: Vec::new(),
             default_tier: "Hot".into(),
             encryption_scopes: Vec::new(),
+            origin: Origin::Command,
         }
     }
 }

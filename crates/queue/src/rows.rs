@@ -44,4 +44,9 @@ impl QueueRows {
         };
         if is_intact { Ok(()) } else { Err(Damage::Undecodable) }
     }
+
+    /// Returns whether a row in the space of a queue is a message.
+    pub fn is_message(partition: &[u8], row: &Row) -> bool {
+        partition == keys::messages(SpaceId::ROOT).key && keys::slot(&row.key).is_some()
+    }
 }

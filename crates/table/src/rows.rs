@@ -37,4 +37,9 @@ impl TableRows {
         }
         Ok(())
     }
+
+    /// Returns whether a row in the space of a table is an entity.
+    pub fn is_entity(partition: &[u8], row: &Row) -> bool {
+        Keys::is_entity_row(partition, &row.key)
+    }
 }

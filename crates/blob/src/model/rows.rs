@@ -33,6 +33,11 @@ impl BlobRows {
     }
 }
 
+/// Returns whether a row in the space of a container is the current state of a blob.
+pub fn is_blob_row(partition: &[u8], row: &Row) -> bool {
+    keys::blob_name(partition).is_some() && matches!(keys::row_kind(&row.key), Some(RowKind::Base))
+}
+
 /// Returns the content that a row refers to, even if its container is deleted. Returns none for a row of
 /// another service.
 pub fn content_of_row(space: SpaceId, partition: &[u8], row: &Row) -> Result<Vec<Content>, Damage> {

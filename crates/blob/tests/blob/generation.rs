@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::{OTHER_ACCOUNT, TestServer, key, start};
 use lazuli_account::Setting;
 use lazuli_auth::sign;
-use lazuli_concurrency::Pace;
+use lazuli_concurrency::{Pace, Span};
 use lazuli_store::{SpaceHeader, SpaceId};
 use lazuli_testing::AllRows;
 
@@ -261,6 +261,31 @@ async fn sweep_removes_only_the_data_of_a_removed_account() {
     server.send_to(OTHER_ACCOUNT, "GET", &con, "", "").await.refused(404, "ContainerNotFound");
     assert_eq!(server.get("/kept/b", "").await.expect(200).text(), "x");
     assert_eq!(server.rows(), 2);
+}
+
+#[tokio::test]
+async fn data_of_a_removed_account_is_kept_as_long_as_the_account_can_be_restored() {
+    let server = start().await;
+    let fields =
+        [("sv", "2022-11-02"), ("ss", "b"), ("srt", "sco"), ("sp", "rwc"), ("se", "2099-12-31T00:00:00Z")];
+    let sas = sign::account_sas(OTHER_ACCOUNT, &key(), &fields);
+    let con = format!("/con?restype=container&{sas}");
+    server.send_to(OTHER_ACCOUNT, "PUT", &con, "", "").await.expect(201);
+    server.send_to(OTHER_ACCOUNT, "PUT", &format!("/con/b?{sas}"), BLOCK, "x").await.expect(201);
+    server.accounts.retire(OTHER_ACCOUNT).await.unwrap();
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().spaces, 0);
+    assert!(!server.service.garbage_due());
+    server.clock.advance(Span::seconds(6 * 24 * 3600));
+    assert!(!server.service.garbage_due());
+    server.accounts.restore_retired(OTHER_ACCOUNT).await.unwrap();
+    assert_eq!(
+        server.send_to(OTHER_ACCOUNT, "GET", &format!("/con/b?{sas}"), "", "").await.expect(200).text(),
+        "x"
+    );
+    server.accounts.retire(OTHER_ACCOUNT).await.unwrap();
+    server.clock.advance(Span::seconds(7 * 24 * 3600));
+    assert!(server.service.garbage_due());
+    assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().spaces, 1);
 }
 
 #[tokio::test]

@@ -39,6 +39,11 @@ impl FileRows {
         }
         if self.shares.contains(&space) { content(partition, row) } else { Ok(None) }
     }
+
+    /// Returns whether a row in the space of a share is a file or directory.
+    pub fn is_node(partition: &[u8], row: &Row) -> bool {
+        keys::directory_id(partition).is_some() && keys::is_child(&row.key)
+    }
 }
 
 /// Returns the content that a row refers to, even if its share is deleted. Empty for rows of other services.

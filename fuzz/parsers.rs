@@ -23,6 +23,7 @@ pub(crate) const PARSERS: &[(&str, Parser)] = &[
     ("protocol_address", lazuli_protocol::fuzz::address),
     ("protocol_dates", lazuli_protocol::fuzz::dates),
     ("protocol_metadata", lazuli_protocol::fuzz::metadata),
+    ("protocol_proxies", lazuli_protocol::fuzz::proxies),
     ("protocol_query", lazuli_protocol::fuzz::query),
     ("protocol_range", lazuli_protocol::fuzz::range),
     ("protocol_signed_identifiers", lazuli_protocol::fuzz::signed_identifiers),

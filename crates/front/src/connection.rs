@@ -10,13 +10,16 @@ use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
 use hyper::service::HttpService;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
@@ -25,6 +28,7 @@ use tokio_rustls::server::TlsStream;
 use crate::limits::Limits;
 use crate::pace::{Activity, Expired, MonitoredSocket, Watchdog};
 use crate::poll_loop::PollLoop;
+use crate::proxies::TrustedProxies;
 use crate::tls::H2;
 
 /// Answers the requests of a listener.
@@ -52,6 +56,23 @@ pub(crate) struct Origin {
     pub(crate) secure: bool,
     /// The connection's counters.
     pub(crate) activity: Arc<Activity>,
+}
+
+impl Origin {
+    /// Returns the client of a request. If the connection comes from a trusted proxy, that is the client
+    /// which the headers name.
+    pub(crate) fn of_client(mut self, headers: &HeaderMap, proxies: &TrustedProxies) -> Self {
+        if !proxies.contains(self.peer.ip()) {
+            return self;
+        }
+        let (client, is_secure) = proxies.forwarded(headers);
+        if let Some(client) = client {
+            // The port of the client is not known.
+            self.peer = SocketAddr::new(client, 0);
+        }
+        self.secure = is_secure.unwrap_or(self.secure);
+        self
+    }
 }
 
 /// The life cycle of a listener.
@@ -88,6 +109,10 @@ pub(crate) async fn serve<H: Handler>(
         tracing::debug!(%peer, %error, "connection lost before it began");
         return;
     }
+    if tls.is_some() && speaks_plain_http(&socket, &limits, stage.clone()).await {
+        tracing::debug!(%peer, "refused plain HTTP on a TLS port");
+        return refuse_plain_http(socket).await;
+    }
     let activity = Arc::new(Activity::default());
     let origin = Origin { peer, secure: tls.is_some(), activity: Arc::clone(&activity) };
     let socket = MonitoredSocket::new(socket, activity, Arc::clone(&limits), lingering_connections);
@@ -107,6 +132,42 @@ pub(crate) async fn serve<H: Handler>(
             None => tracing::debug!(%peer, "TLS handshake took too long"),
         },
     }
+}
+
+/// The answer to a client that speaks plain HTTP to a TLS port.
+const PLAIN_HTTP: &str = "This port speaks HTTPS only. Use https:// in the URL, and \
+    DefaultEndpointsProtocol=https in the connection string.\n";
+/// For how long, and of how many bytes, the rest of a refused request is read. Closing a socket with unread
+/// input would discard the answer.
+const REFUSED_TIME: Duration = Duration::from_secs(2);
+const REFUSED_BYTES: u64 = 64 << 10;
+
+/// Returns whether the client of a TLS port begins with a letter, as HTTP does. TLS begins with the number
+/// 22.
+async fn speaks_plain_http(socket: &TcpStream, limits: &Limits, mut stage: watch::Receiver<Stage>) -> bool {
+    let mut first = [0];
+    tokio::select! {
+        seen = tokio::time::timeout(limits.head_time, socket.peek(&mut first)) => {
+            matches!(seen, Ok(Ok(1))) && first[0].is_ascii_alphabetic()
+        }
+        _ = stage.wait_for(|stage| *stage != Stage::Open) => false,
+    }
+}
+
+/// Answers 400 and closes the connection.
+async fn refuse_plain_http(mut socket: TcpStream) {
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{PLAIN_HTTP}",
+        PLAIN_HTTP.len()
+    );
+    let refused = async {
+        socket.write_all(answer.as_bytes()).await?;
+        socket.shutdown().await?;
+        tokio::io::copy(&mut socket.take(REFUSED_BYTES), &mut tokio::io::sink()).await
+    };
+    // Ignore errors and a slow client: the connection is over.
+    let _ = tokio::time::timeout(REFUSED_TIME, refused).await;
 }
 
 /// Performs the handshake. Returns `None` if it takes too long or the server stops.

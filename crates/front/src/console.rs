@@ -49,10 +49,26 @@ pub struct Console {
     serving: RunningListener,
 }
 
+/// The bound socket of a console port. It accepts no connections yet.
+#[derive(Debug)]
+pub struct ConsoleSocket(Listener);
+
+impl ConsoleSocket {
+    /// Binds `address`; port 0 takes any free port. Must be called within a tokio runtime.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        Listener::bind(address).map(Self)
+    }
+}
+
 impl Console {
     /// Starts serving on `address`; port 0 takes any free port. Must be called within a tokio runtime.
     pub fn start(address: SocketAddr, readiness: ReadinessCheck, metrics: MetricsText) -> io::Result<Self> {
-        let listener = Listener::bind(address)?;
+        Ok(Self::serve(ConsoleSocket::bind(address)?, readiness, metrics))
+    }
+
+    /// Starts serving on a socket that was bound before. Must be called within a tokio runtime.
+    pub fn serve(socket: ConsoleSocket, readiness: ReadinessCheck, metrics: MetricsText) -> Self {
+        let ConsoleSocket(listener) = socket;
         let address = listener.address();
         let limits = Limits {
             connections: CONNECTIONS,
@@ -62,7 +78,7 @@ impl Console {
         };
         let pages = Arc::new(ConsolePages { readiness, metrics });
         let serving = listener.serve(pages, None, Arc::new(limits), Arc::new(Connections::default()));
-        Ok(Self { address, serving })
+        Self { address, serving }
     }
 
     /// Returns the bound address.

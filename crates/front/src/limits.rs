@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::proxies::TrustedProxies;
+
 /// The limits of one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -13,6 +15,9 @@ pub struct Limits {
     pub connections: usize,
     /// Applies the limits for one peer to peers on this machine, too.
     pub limit_loopback: bool,
+    /// Proxies that are believed when they name a client. The limits for one peer do not apply to their
+    /// connections, unless a PROXY header names the client of a connection.
+    pub trusted_proxies: TrustedProxies,
     /// Maximum number of requests in progress over all connections. Further ones get 503 `ServerBusy`.
     /// Requests whose reply has begun do not count, else a client that does not read would keep other clients
     /// out.
@@ -72,6 +77,7 @@ impl Default for Limits {
         Self {
             connections: 4096,
             limit_loopback: false,
+            trusted_proxies: TrustedProxies::default(),
             requests: 16_384,
             streams_per_connection: 32,
             document_bytes: 256 << 20,

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazuli_protocol::peers::Peers;
+use lazuli_protocol::peers::{PeerShare, Peers};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
@@ -14,6 +14,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::connection::{self, Handler, Stage};
 use crate::limits::Limits;
 use crate::metrics::Connections;
+use crate::proxies::read_preface;
 
 /// Connections that the kernel queues while the acceptor is at its limit.
 const BACKLOG: u32 = 1024;
@@ -122,19 +123,59 @@ async fn accept<H: Handler>(socket: TcpListener, acceptor: Acceptor<H>, mut stag
                 }
             },
         };
+        let is_proxied = acceptor.limits.trusted_proxies.contains(peer.ip());
         // Close the connection instead of letting it wait, else it would block other peers.
-        let Some(share) = acceptor.peers.acquire(peer.ip(), 1) else {
-            tracing::debug!(%peer, "closed a connection: the peer has too many");
-            continue;
+        let share = match is_proxied {
+            true => None,
+            false => match acceptor.peers.acquire(peer.ip(), 1) {
+                Some(share) => Some(share),
+                None => {
+                    tracing::debug!(%peer, "closed a connection: the peer has too many");
+                    continue;
+                }
+            },
         };
         let open = acceptor.connections.open();
         let (handler, tls) = (Arc::clone(&acceptor.handler), acceptor.tls.clone());
         let bounds = (Arc::clone(&acceptor.limits), Arc::clone(&acceptor.lingering_connections));
-        let stage = stage.clone();
+        let (stage, peers) = (stage.clone(), Arc::clone(&acceptor.peers));
         tokio::spawn(async move {
-            connection::serve(client, peer, tls, bounds, handler, stage).await;
+            if !is_proxied {
+                connection::serve(client, peer, tls, bounds, handler, stage).await;
+            } else if let Some((client, peer, share)) = behind_proxy(client, peer, &bounds.0, &peers).await {
+                connection::serve(client, peer, tls, bounds, handler, stage).await;
+                drop(share);
+            }
             drop((share, slot, open));
         });
+    }
+}
+
+/// Reads the PROXY header of a trusted proxy, if there is one. Returns the connection with the client's
+/// address and the client's share of the connections, or `None` if the connection has to be closed.
+async fn behind_proxy(
+    mut socket: TcpStream,
+    proxy: SocketAddr,
+    limits: &Limits,
+    peers: &Arc<Peers>,
+) -> Option<(TcpStream, SocketAddr, Option<PeerShare>)> {
+    match tokio::time::timeout(limits.head_time, read_preface(&mut socket)).await {
+        Ok(Ok(None)) => Some((socket, proxy, None)),
+        Ok(Ok(Some(client))) => match peers.acquire(client.ip(), 1) {
+            Some(share) => Some((socket, client, Some(share))),
+            None => {
+                tracing::debug!(%client, %proxy, "closed a connection: the client has too many");
+                None
+            }
+        },
+        Ok(Err(error)) => {
+            tracing::debug!(%proxy, %error, "closed a connection of a proxy");
+            None
+        }
+        Err(_) => {
+            tracing::debug!(%proxy, "closed a connection of a proxy: it sent nothing in time");
+            None
+        }
     }
 }
 

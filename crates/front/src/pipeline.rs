@@ -105,6 +105,7 @@ impl Handler for Pipeline {
         let now = self.admission.clock.now();
         let request_id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
         let (mut parts, incoming) = request.into_parts();
+        let origin = origin.of_client(&parts.headers, &self.limits.trusted_proxies);
         let http1 = parts.version < http::Version::HTTP_2;
         spelling::learn(&mut parts.headers, &parts.extensions).await;
         let mut exchange = Exchange::begin(

@@ -38,6 +38,21 @@ pub struct BindError {
     pub source: io::Error,
 }
 
+/// Bound sockets of endpoints. They accept no connections yet.
+#[derive(Debug)]
+pub struct BoundEndpoints(Vec<(ServiceKind, Listener)>);
+
+impl BoundEndpoints {
+    /// Binds all addresses, or none; port 0 takes any free port. Must be called within a tokio runtime.
+    pub fn bind(addresses: impl IntoIterator<Item = (ServiceKind, SocketAddr)>) -> Result<Self, BindError> {
+        let bind = |(kind, address)| match Listener::bind(address) {
+            Ok(listener) => Ok((kind, listener)),
+            Err(source) => Err(BindError { kind, address, source }),
+        };
+        addresses.into_iter().map(bind).collect::<Result<_, _>>().map(Self)
+    }
+}
+
 /// A running HTTP server. Dropping it closes everything at once.
 #[derive(Debug)]
 pub struct HttpServer {
@@ -53,20 +68,41 @@ impl HttpServer {
         limits: Limits,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, BindError> {
-        let limits = Arc::new(limits);
         // Bind all sockets before any of them accepts.
-        let mut bound = Vec::with_capacity(endpoints.len());
-        for endpoint in endpoints {
-            let Endpoint { kind, address, .. } = endpoint;
-            let listener = Listener::bind(address).map_err(|source| BindError { kind, address, source })?;
-            bound.push((endpoint, listener));
-        }
-        let serve = |(endpoint, listener): (Endpoint, Listener)| {
+        let bound = BoundEndpoints::bind(endpoints.iter().map(|endpoint| (endpoint.kind, endpoint.address)))?;
+        let services = endpoints.into_iter().map(|endpoint| endpoint.service);
+        let bound = bound.0.into_iter().zip(services).collect();
+        Ok(Self::serve_all(bound, &admission, tls, limits, metrics))
+    }
+
+    /// Starts serving on sockets that were bound before. `service` returns the service of a kind.
+    pub fn serve(
+        bound: BoundEndpoints,
+        service: impl Fn(ServiceKind) -> Arc<dyn Service>,
+        admission: &Arc<Admission>,
+        tls: Option<&Tls>,
+        limits: Limits,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let with_service = |(kind, listener)| ((kind, listener), service(kind));
+        let bound = bound.0.into_iter().map(with_service).collect();
+        Self::serve_all(bound, admission, tls, limits, metrics)
+    }
+
+    fn serve_all(
+        bound: Vec<((ServiceKind, Listener), Arc<dyn Service>)>,
+        admission: &Arc<Admission>,
+        tls: Option<&Tls>,
+        limits: Limits,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let limits = Arc::new(limits);
+        let serve = |((kind, listener), service): ((ServiceKind, Listener), Arc<dyn Service>)| {
             let address = listener.address();
             let pipeline = Pipeline {
-                kind: endpoint.kind,
-                service: endpoint.service,
-                admission: Arc::clone(&admission),
+                kind,
+                service,
+                admission: Arc::clone(admission),
                 limits: Arc::clone(&limits),
                 metrics: Arc::clone(metrics),
                 document_memory: DocumentMemory::new(&limits),
@@ -76,11 +112,11 @@ impl HttpServer {
                 Arc::new(pipeline),
                 tls.map(Tls::acceptor),
                 Arc::clone(&limits),
-                metrics.connections(endpoint.kind),
+                metrics.connections(kind),
             );
-            (endpoint.kind, address, serving)
+            (kind, address, serving)
         };
-        Ok(Self { endpoints: bound.into_iter().map(serve).collect() })
+        Self { endpoints: bound.into_iter().map(serve).collect() }
     }
 
     /// Returns the bound addresses.

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use lazuli_concurrency::{Span, Timestamp};
-use rustls::ServerConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{CertificateError, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::TlsAcceptor;
@@ -131,6 +131,54 @@ impl Tls {
         Self::serving(Arc::new(CertifiedKey::from_der(vec![certificate.der().clone()], key, &provider())?))
     }
 
+    /// Examines certificate files. Returns what would make clients refuse the certificate at that time, for
+    /// clients that trust the last certificate of the chain and connect to one of `hosts`.
+    pub fn examine(
+        certificate: &Path,
+        key: &Path,
+        hosts: &[String],
+        at: Timestamp,
+    ) -> Result<Vec<String>, TlsError> {
+        read_pair(certificate, key)?;
+        let chain = read_chain(certificate)?;
+        let mut problems = vec![];
+        // Without a name to check, any name proves the chain and the dates.
+        let any = ["name.invalid".to_owned()];
+        let has_names = !hosts.is_empty();
+        for host in if has_names { hosts } else { &any } {
+            let host =
+                host.strip_prefix("*.").map_or_else(|| host.clone(), |suffix| format!("account.{suffix}"));
+            let problem = match verify(&chain, &host, at) {
+                Ok(()) => continue,
+                Err(rustls::Error::InvalidCertificate(error)) => match error {
+                    CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                        "the certificate has expired".to_owned()
+                    }
+                    CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                        "the certificate is not valid yet".to_owned()
+                    }
+                    CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                        if !has_names {
+                            continue;
+                        }
+                        format!("the certificate does not name {host}")
+                    }
+                    CertificateError::UnknownIssuer => {
+                        "the chain has gaps or is out of order: first the certificate of the server, then each \
+                         issuer"
+                            .to_owned()
+                    }
+                    error => error.to_string(),
+                },
+                Err(error) => error.to_string(),
+            };
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+        Ok(problems)
+    }
+
     /// Returns the paths of the certificate (for clients to trust) and the key of [`Tls::self_signed`].
     pub fn self_signed_files(directory: &Path) -> (PathBuf, PathBuf) {
         (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE))
@@ -186,6 +234,20 @@ fn covers(certificate: &Path, hosts: &[String], at: Timestamp) -> bool {
         ServerName::try_from(host.as_str())
             .is_ok_and(|name| verifier.verify_server_cert(certificate, &[], &name, &[], at).is_ok())
     })
+}
+
+/// Verifies a chain for a host name, as a client would that trusts the last certificate of the chain.
+fn verify(chain: &[CertificateDer<'_>], host: &str, at: Timestamp) -> Result<(), rustls::Error> {
+    let (first, rest) = chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(chain.last().unwrap_or(first).clone().into_owned())?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
+        .build()
+        .map_err(|error| rustls::Error::General(error.to_string()))?;
+    let name =
+        ServerName::try_from(host.to_owned()).map_err(|error| rustls::Error::General(error.to_string()))?;
+    let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at.unix_seconds()));
+    verifier.verify_server_cert(first, rest, &name, &[], at).map(drop)
 }
 
 fn generate(hosts: &[String], now: Timestamp) -> Result<(rcgen::Certificate, rcgen::KeyPair), TlsError> {
@@ -263,6 +325,26 @@ mod tests {
 
         fs::write(&key, "not a key").unwrap();
         assert_ne!(made(&["localhost"], NOW + Span::seconds(800 * 86_400)), third, "the key file is missing");
+    }
+
+    #[test]
+    fn examination_finds_what_clients_would_refuse() {
+        let directory = tempfile::tempdir().unwrap();
+        Tls::self_signed(directory.path(), &hosts(&["localhost", "*.store.example"]), NOW).unwrap();
+        let (certificate, key) = Tls::self_signed_files(directory.path());
+        let later = NOW + SELF_SIGNED_LIFE;
+        for (names, at, expected) in [
+            (&[][..], NOW, None),
+            (&["*.store.example"], NOW, None),
+            (&["*.other.example"], NOW, Some("the certificate does not name account.other.example")),
+            (&[], later, Some("the certificate has expired")),
+            (&[], NOW - BACKDATED - BACKDATED, Some("the certificate is not valid yet")),
+        ] {
+            let found = Tls::examine(&certificate, &key, &hosts(names), at).unwrap();
+            assert_eq!(found.first().map(String::as_str), expected, "{names:?}");
+        }
+        fs::write(&key, "not a key").unwrap();
+        assert!(Tls::examine(&certificate, &key, &[], NOW).is_err());
     }
 
     #[test]

@@ -132,3 +132,14 @@ pub fn structured(data: &[u8]) {
         assert_eq!(content.len(), usize::from(length));
     }
 }
+
+/// Fuzzes the beginning of a connection from a proxy and, as text, the headers of a proxy.
+pub fn proxies(bytes: &[u8]) {
+    if let crate::proxies::Preface::Header { length, .. } = crate::proxies::parse_preface(bytes) {
+        assert!(length <= bytes.len() && length <= crate::proxies::MAX_PREFACE);
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = crate::proxies::forwarded_client(text.lines(), |address| address.is_loopback());
+        let _ = crate::proxies::forwarded_protocol(text);
+    }
+}

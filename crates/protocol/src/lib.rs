@@ -21,6 +21,7 @@ pub mod operation;
 pub mod peers;
 pub mod policy;
 pub mod properties;
+pub mod proxies;
 pub mod query;
 pub mod range;
 pub mod request;

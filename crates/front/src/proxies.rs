@@ -1,0 +1,75 @@
+//! Clients behind trusted proxies.
+//!
+//! A proxy names its client in one of two ways: by a PROXY protocol header, versions 1 and 2, before the
+//! first byte of the connection, or by the headers `X-Forwarded-For` and `X-Forwarded-Proto` of each request.
+//! Both are believed only if they come from a configured address, because any client can send them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName};
+use ipnet::IpNet;
+use lazuli_protocol::proxies::{MAX_PREFACE, Preface, forwarded_client, forwarded_protocol, parse_preface};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// Pause before the beginning of a connection is examined again, if it has not arrived as a whole.
+const ARRIVAL_PAUSE: Duration = Duration::from_millis(5);
+
+/// The addresses of proxies that are believed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrustedProxies(Vec<IpNet>);
+
+impl From<Vec<IpNet>> for TrustedProxies {
+    fn from(networks: Vec<IpNet>) -> Self {
+        Self(networks)
+    }
+}
+
+impl TrustedProxies {
+    /// Returns whether the address belongs to a trusted proxy.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&address))
+    }
+
+    /// Returns the client that a trusted proxy names in the headers of a request, and whether the client's
+    /// connection to the proxy uses TLS. `None` stands for what the proxy does not say.
+    pub(crate) fn forwarded(&self, headers: &HeaderMap) -> (Option<IpAddr>, Option<bool>) {
+        let values: Vec<_> =
+            headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()).collect();
+        let client = forwarded_client(values.into_iter(), |address| self.contains(address));
+        let protocol = headers.get_all(FORWARDED_PROTO).iter().next_back();
+        (client, protocol.and_then(|value| forwarded_protocol(value.to_str().ok()?)))
+    }
+}
+
+/// Reads the PROXY header of a connection from a trusted proxy, if there is one. Returns the client that it
+/// names.
+pub(crate) async fn read_preface(socket: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
+    let mut seen = vec![0; MAX_PREFACE];
+    let mut before = 0;
+    loop {
+        let count = socket.peek(&mut seen).await?;
+        match parse_preface(&seen[..count]) {
+            Preface::None => return Ok(None),
+            Preface::Malformed => return Err(io::Error::other("malformed PROXY header")),
+            Preface::Header { length, client } => {
+                socket.read_exact(&mut seen[..length]).await?;
+                return Ok(client);
+            }
+            // The client has closed its side.
+            Preface::Incomplete if count == 0 => return Ok(None),
+            Preface::Incomplete => {
+                // Bytes that were seen stay in the socket, so waiting for input would return at once.
+                if count == before {
+                    tokio::time::sleep(ARRIVAL_PAUSE).await;
+                }
+                before = count;
+            }
+        }
+    }
+}

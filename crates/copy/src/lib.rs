@@ -57,7 +57,14 @@ pub struct CopySources {
 impl CopySources {
     /// Returns the service of this server that a source belongs to, or `None` if it is in no service of this
     /// server. `own` is the service that received the request.
+    ///
+    /// An unsigned URL with the cloud's host name of the caller's own account means this server: decision
+    /// 0040.
     pub fn service(&self, request: &Request, url: &SourceUrl, own: ServiceKind) -> Option<ServiceKind> {
+        let is_signed = url.query.contains("sig") || request.headers.contains_key(AUTHORIZATION);
+        if let Some(kind) = url.cloud_service(&request.account.name).filter(|_| !is_signed) {
+            return Some(kind);
+        }
         url.service(own, &request.endpoint, &self.host_suffixes, |port| self.local_services.by_port(port))
     }
 

@@ -22,6 +22,12 @@ const STRAY_CHARACTERS: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
+/// The suffixes of the hosts of accounts in the public cloud and in the sovereign clouds.
+const CLOUD_SUFFIXES: [&str; 4] =
+    ["core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net", "core.cloudapi.de"];
+/// The label of Data Lake hosts.
+const DATA_LAKE: &str = ".dfs.";
+
 /// The URL of a copy's source.
 #[derive(Clone, Debug)]
 pub struct SourceUrl {
@@ -93,14 +99,40 @@ impl SourceUrl {
         Some(named.unwrap_or(service))
     }
 
+    /// Returns the service that the URL names with the host of that account in the cloud, such as
+    /// `https://ACCOUNT.blob.core.windows.net/`. Clients that know only the name of their account send such
+    /// URLs. A Data Lake host names the blob service.
+    pub fn cloud_service(&self, account: &str) -> Option<ServiceKind> {
+        let host = host(&self.uri)?;
+        let named = CLOUD_SUFFIXES.iter().find_map(|suffix| host.strip_suffix(suffix)?.strip_suffix('.'))?;
+        let (named_account, service) = named.split_once('.')?;
+        let is_default_port = matches!((self.is_secure(), port(&self.uri)), (true, 443) | (false, 80));
+        if named_account != account || !is_default_port {
+            return None;
+        }
+        match service {
+            "dfs" => Some(ServiceKind::Blob),
+            name => ServiceKind::ALL.into_iter().find(|kind| kind.name() == name),
+        }
+    }
+
     /// Returns the address of the source in this service, if the account in its host exists.
     pub fn address(&self, service: ServiceKind, suffixes: &[String]) -> Result<Address, Refusal> {
-        Address::of_source(service, self.host(), self.uri.path(), &self.query, suffixes)
+        Address::of_source(service, &self.host_of_address(), self.uri.path(), &self.query, suffixes)
     }
 
     /// Returns the address of the source if its path names the account.
     pub(crate) fn address_in_path(&self, service: ServiceKind) -> Result<Address, Refusal> {
         Address::of_source(service, "", self.uri.path(), &self.query, &[])
+    }
+
+    /// Returns the host by which the address of the source is parsed. The Data Lake host of an account names
+    /// the blobs of the account.
+    fn host_of_address(&self) -> String {
+        let host = self.host();
+        let lower = host.to_ascii_lowercase();
+        let is_cloud = CLOUD_SUFFIXES.iter().any(|suffix| lower.ends_with(suffix));
+        if is_cloud { lower.replacen(DATA_LAKE, ".blob.", 1) } else { host.to_owned() }
     }
 
     /// Returns the host with the port.
@@ -233,6 +265,33 @@ mod tests {
                 parse(source).unwrap().service(Blob, endpoint, &suffixes, |port| Some(ports(port)?.1));
             assert_eq!(found, service, "{endpoint} {source}");
         }
+    }
+
+    #[test]
+    fn cloud_host_of_the_own_account_names_a_service() {
+        use ServiceKind::{Blob, File, Queue};
+        for (source, service) in [
+            ("https://dev1.blob.core.windows.net/c/b", Some(Blob)),
+            ("https://DEV1.Blob.Core.Windows.Net/c/b", Some(Blob)),
+            ("http://dev1.file.core.windows.net/s/f", Some(File)),
+            ("https://dev1.queue.core.windows.net/q", Some(Queue)),
+            ("https://dev1.dfs.core.windows.net/c/b", Some(Blob)),
+            ("https://dev1.blob.core.chinacloudapi.cn/c/b", Some(Blob)),
+            ("https://dev1.blob.core.usgovcloudapi.net/c/b", Some(Blob)),
+            ("https://dev1.blob.core.cloudapi.de/c/b", Some(Blob)),
+            ("https://dev1.blob.core.windows.net:443/c/b", Some(Blob)),
+            ("https://dev1.blob.core.windows.net:8443/c/b", None),
+            ("https://dev2.blob.core.windows.net/c/b", None),
+            ("https://dev1.blob.core.windows.net.evil.example/c/b", None),
+            ("https://dev1.blob.evilcore.windows.net/c/b", None),
+            ("https://dev1.evil.blob.core.windows.net/c/b", None),
+            ("https://dev1.web.core.windows.net/c/b", None),
+            ("https://core.windows.net/dev1/c/b", None),
+        ] {
+            assert_eq!(parse(source).unwrap().cloud_service("dev1"), service, "{source}");
+        }
+        let address = parse("https://dev1.dfs.core.windows.net/c/d/b").unwrap().address(Blob, &[]).unwrap();
+        assert_eq!((&*address.account, &*address.container, &*address.object), ("dev1", "c", "d/b"));
     }
 
     #[test]

@@ -8,9 +8,12 @@ mod support;
 use std::io::Write;
 use std::net::TcpStream;
 
+use http::{HeaderMap, HeaderValue};
 use lazuli_account::DEVELOPMENT_KEY;
+use lazuli_auth::shared_key::{Message, Scheme};
 use lazuli_auth::sign;
-use lazuli_protocol::{Key, ServiceKind};
+use lazuli_concurrency::{Clock, SystemClock};
+use lazuli_protocol::{Key, Query, ServiceKind, Version, date};
 use support::{DEVELOPMENT_ACCOUNT as ACCOUNT, Reply, Server, eventually, http, read_reply};
 
 /// Length of a source that takes more than one step to copy.
@@ -56,6 +59,79 @@ fn copied(server: &Server, service: ServiceKind, path: &str) {
 
 fn url(server: &Server, service: ServiceKind, path: &str) -> String {
     format!("http://{}/{ACCOUNT}{path}", server.address(service.name()))
+}
+
+/// Sends a request with headers, signed with the account key as `az` signs it.
+fn send_signed(
+    server: &Server,
+    service: ServiceKind,
+    method: &str,
+    path: &str,
+    more: &[(&'static str, &str)],
+) -> Reply {
+    let mut headers = HeaderMap::new();
+    let date = date::rfc1123(SystemClock.now());
+    let usual = [("x-ms-date", &date[..]), ("x-ms-version", "2021-12-02"), ("content-length", "0")];
+    for (name, value) in usual.iter().chain(more) {
+        headers.insert(*name, HeaderValue::from_str(value).unwrap());
+    }
+    let target = format!("/{ACCOUNT}{path}");
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let query = Query::parse(query).unwrap();
+    let version = Version::parse("2021-12-02").unwrap();
+    let scheme = Scheme::SharedKey;
+    let message = Message {
+        scheme,
+        service,
+        account: ACCOUNT,
+        method,
+        path,
+        query: &query,
+        headers: &headers,
+        version,
+    };
+    let key = Key::from_base64(DEVELOPMENT_KEY).unwrap();
+    headers.insert("authorization", sign::authorization(&message, &key).unwrap());
+    let lines = headers.iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap()));
+    let head = format!("{method} {target} HTTP/1.1\r\n{}", lines.collect::<String>());
+    http(server.address(service.name()), &head, b"")
+}
+
+#[test]
+fn az_copies_within_an_account_by_the_name_of_the_account_in_the_cloud() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let (blob, file) = (ServiceKind::Blob, ServiceKind::File);
+    assert_eq!(send(&server, blob, "PUT", "/things?restype=container", "", b"").status, 201);
+    assert_eq!(send(&server, file, "PUT", "/docs?restype=share", "", b"").status, 201);
+    let put = "x-ms-blob-type: BlockBlob";
+    assert_eq!(send(&server, blob, "PUT", "/things/source", put, b"blob").status, 201);
+    let file_headers = "x-ms-type: file\nx-ms-content-length: 4";
+    assert_eq!(send(&server, file, "PUT", "/docs/source", file_headers, b"").status, 201);
+    let range = "x-ms-write: update\nx-ms-range: bytes=0-3";
+    assert_eq!(send(&server, file, "PUT", "/docs/source?comp=range", range, b"file").status, 201);
+
+    for (service, target, source, content) in [
+        (blob, "/things/a", "blob.core.windows.net/things/source", "blob"),
+        (blob, "/things/b", "dfs.core.windows.net/things/source", "blob"),
+        (blob, "/things/c", "blob.core.usgovcloudapi.net/things/source", "blob"),
+        (file, "/docs/a", "file.core.windows.net/docs/source", "file"),
+        (file, "/docs/b", "file.core.chinacloudapi.cn/docs/source", "file"),
+    ] {
+        let source = format!("https://{ACCOUNT}.{source}");
+        let copy = send_signed(&server, service, "PUT", target, &[("x-ms-copy-source", &source)]);
+        assert_eq!(copy.status, 202, "{source}: {}", copy.text());
+        copied(&server, service, target);
+        assert_eq!(send(&server, service, "GET", target, "", b"").text(), content, "{source}");
+    }
+    // What the source names decides, as for any source in this server.
+    let missing = format!("https://{ACCOUNT}.blob.core.windows.net/things/missing");
+    let refused = send_signed(&server, blob, "PUT", "/things/d", &[("x-ms-copy-source", &missing)]);
+    assert_eq!(refused.status, 404, "{}", refused.text());
+    // Another account's name means the cloud, which is out of reach here.
+    let elsewhere = "https://127.0.0.1:9/otheraccount/things/source";
+    let refused = send_signed(&server, blob, "PUT", "/things/d", &[("x-ms-copy-source", elsewhere)]);
+    assert_eq!(refused.status, 404, "{}", refused.text());
 }
 
 #[test]

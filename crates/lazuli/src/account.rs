@@ -1,25 +1,22 @@
 //! `lazuli account`: adds, lists and changes accounts. If a server is running, it carries out the command;
 //! otherwise this process changes the data directory. The commands are the same.
 
-mod output;
+pub(crate) mod output;
 mod setting;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use lazuli_account::{AccountDirectory, KeySlot, random_key};
+use lazuli_account::{KeySlot, random_key};
 use lazuli_protocol::Key;
-use lazuli_store::{Directory, DirectoryError, Trust};
 
 use crate::Failure;
 use crate::config::Config;
-use crate::control::{self, Command, DevelopmentKey, Reply};
-use crate::data::Data;
+use crate::connect::{self, ClientTool};
+use crate::control::{self, Command};
+use crate::target::{self, DataArgs, DataTarget, execute_here};
 use output::Keys;
 use setting::SettingArgs;
-
-/// A small row cache is enough for commands.
-const CACHE_BYTES: u64 = 1 << 20;
 
 #[derive(Args)]
 pub(crate) struct AccountArgs {
@@ -50,8 +47,11 @@ enum AccountAction {
     /// List accounts
     List {
         /// Also show the keys
-        #[arg(long)]
+        #[arg(long, conflicts_with = "removed")]
         keys: bool,
+        /// List removed accounts that can be restored instead
+        #[arg(long)]
+        removed: bool,
     },
     /// Change settings of an account; if one setting is invalid, none is changed
     Set {
@@ -68,31 +68,79 @@ enum AccountAction {
         #[arg(long, value_name = "1|2", default_value = "1", value_parser = parse_slot)]
         key: KeySlot,
     },
-    /// Remove an account with its keys and settings
+    /// Remove an account; for seven days it can be restored with its keys, settings and data
     Remove {
         /// The account
         name: String,
+        /// Remove the account even if it holds data
+        #[arg(long)]
+        delete_data: bool,
+        /// Free the space of the data at once: the account cannot be restored
+        #[arg(long, requires = "delete_data")]
+        immediately: bool,
+    },
+    /// Restore a removed account with its keys, settings and data
+    Restore {
+        /// The account
+        name: String,
+    },
+    /// Print what to paste into a client; contains a key
+    ConnectionString {
+        /// The account [default: the only one]
+        name: Option<String>,
+        /// The client [default: any that takes a connection string]
+        #[arg(long = "for", value_name = "CLIENT", value_enum)]
+        client: Option<ClientTool>,
+        /// Which of the account's keys to use
+        #[arg(long, value_name = "1|2", default_value = "1", value_parser = parse_slot)]
+        key: KeySlot,
     },
 }
 
 /// Carries out a command and prints its result.
 pub(crate) fn run(args: AccountArgs, variable: impl Fn(&str) -> Option<String>) -> Result<(), Failure> {
+    if let AccountAction::ConnectionString { name, client, key } = &args.action {
+        let data = DataArgs { data: args.data, config: args.config };
+        let target = DataTarget::load(data, variable)?;
+        let account = target.account(name.as_deref())?;
+        let key = target::key(&account, *key as usize + 1)?;
+        let text = connect::text(*client, &target.endpoints()?, &account.name, key)?;
+        match args.json {
+            true => println!("{}", serde_json::json!(text.trim_end())),
+            false => print!("{text}"),
+        }
+        return Ok(());
+    }
     let directory = Config::directory(args.data, args.config.as_deref(), variable)?;
     let show = match args.action {
-        AccountAction::Add { .. } | AccountAction::RotateKey { .. } | AccountAction::List { keys: true } => {
-            Keys::Shown
-        }
-        AccountAction::List { keys: false } | AccountAction::Set { .. } | AccountAction::Remove { .. } => {
-            Keys::Hidden
-        }
+        AccountAction::Add { .. }
+        | AccountAction::RotateKey { .. }
+        | AccountAction::List { keys: true, .. } => Keys::Shown,
+        AccountAction::List { keys: false, .. }
+        | AccountAction::Set { .. }
+        | AccountAction::Remove { .. }
+        | AccountAction::Restore { .. }
+        | AccountAction::ConnectionString { .. } => Keys::Hidden,
     };
     let command = command(args.action)?;
+    let is_removed_list = command == Command::ListRemoved;
     let reply = match control::send_command(&directory, &command)? {
         Some(reply) => reply,
         None => execute_here(&directory, command)?,
     };
-    let accounts = reply.map_err(Failure::Failed)?;
-    print!("{}", if args.json { output::json(accounts, show) } else { output::table(&accounts, show) });
+    let done = reply.map_err(Failure::Failed)?;
+    if let Some(note) = &done.note {
+        eprintln!("{note}");
+    }
+    print!(
+        "{}",
+        match (is_removed_list, args.json) {
+            (true, true) => output::removed_json(&done.removed),
+            (true, false) => output::removed_table(&done.removed),
+            (false, true) => output::json(done.accounts, show),
+            (false, false) => output::table(&done.accounts, show),
+        }
+    );
     Ok(())
 }
 
@@ -105,31 +153,15 @@ fn command(action: AccountAction) -> Result<Command, Failure> {
             let keys = keys.iter().map(|key| parse_key(key)).collect::<Result<_, _>>()?;
             Command::Add { name, keys }
         }
-        AccountAction::List { .. } => Command::List,
+        AccountAction::List { removed: true, .. } => Command::ListRemoved,
+        // The caller has handled connection strings.
+        AccountAction::List { .. } | AccountAction::ConnectionString { .. } => Command::List,
         AccountAction::Set { name, settings } => Command::Set { name, changes: settings.into_changes() },
         AccountAction::RotateKey { name, key: slot } => Command::RotateKey { name, slot, key: new_key()? },
-        AccountAction::Remove { name } => Command::Remove { name },
-    })
-}
-
-/// Carries out a command in a data directory without a server. Only `add` creates a missing directory.
-fn execute_here(path: &Path, command: Command) -> Result<Reply, Failure> {
-    let opened = match command {
-        Command::Add { .. } => Directory::open(path),
-        _ => Directory::open_existing(path),
-    };
-    let directory = opened.map_err(|error| match error {
-        DirectoryError::InUse { .. } => {
-            Failure::Failed(format!("{error}, and that process does not answer on the control socket"))
+        AccountAction::Remove { name, delete_data, immediately } => {
+            Command::Remove { name, delete_data, immediately }
         }
-        error => Failure::failed(error),
-    })?;
-    let runtime = tokio::runtime::Runtime::new().map_err(Failure::failed)?;
-    runtime.block_on(async {
-        let data = Data::open(directory, Some(CACHE_BYTES), Trust::MayBeBehind)?;
-        let accounts = AccountDirectory::open(data.store.clone()).await.map_err(Failure::failed)?;
-        // The server checks for the development key when it starts.
-        Ok(control::execute(&accounts, DevelopmentKey::Accepted, command).await)
+        AccountAction::Restore { name } => Command::RestoreRemoved { name },
     })
 }
 
@@ -141,7 +173,7 @@ fn parse_key(text: &str) -> Result<Key, Failure> {
     Key::from_base64(text).ok_or_else(|| Failure::Usage("--key: not Base64".into()))
 }
 
-fn parse_slot(text: &str) -> Result<KeySlot, String> {
+pub(crate) fn parse_slot(text: &str) -> Result<KeySlot, String> {
     match text {
         "1" => Ok(KeySlot::Key1),
         "2" => Ok(KeySlot::Key2),

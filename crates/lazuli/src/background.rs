@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lazuli_account::AccountDirectory;
 use lazuli_blob::{BlobService, Swept};
 use lazuli_concurrency::Pace;
 use lazuli_content::sweep::{ContentSweeper, SweepError};
@@ -332,6 +333,30 @@ impl Chore for IdleShares {
 
     async fn run(&self, pace: Pace) -> Result<(), String> {
         self.file.release_idle_slices(pace).await;
+        Ok(())
+    }
+}
+
+/// Forgets removed accounts that can no longer be restored. Their data is for the garbage sweeps.
+pub(crate) struct RemovedAccounts {
+    pub(crate) accounts: AccountDirectory,
+}
+
+#[async_trait]
+impl Chore for RemovedAccounts {
+    fn name(&self) -> &'static str {
+        "removed accounts"
+    }
+
+    fn is_due(&self) -> bool {
+        self.accounts.expiry_due()
+    }
+
+    async fn run(&self, _: Pace) -> Result<(), String> {
+        let count = self.accounts.forget_expired().await.map_err(|error| error.to_string())?;
+        if count > 0 {
+            tracing::info!(count, "forgot removed accounts that can no longer be restored");
+        }
         Ok(())
     }
 }

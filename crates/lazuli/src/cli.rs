@@ -1,18 +1,25 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use lazuli_bench::BenchArgs;
 
 use crate::account::AccountArgs;
 use crate::backup::{BackupArgs, RestoreArgs};
 use crate::config::Layer;
+use crate::doctor::DoctorArgs;
+use crate::probe::HealthArgs;
+use crate::reset::ResetArgs;
+use crate::sas::SasArgs;
+use crate::status::StatusArgs;
 use crate::transfer::{ExportArgs, ImportArgs};
+use crate::{Failure, VERSION};
 
 /// An Azure-Storage-compatible store: Blob, Queue, Table and File in one binary.
 #[derive(Parser)]
-#[command(name = "lazuli", version, propagate_version = true)]
+#[command(name = "lazuli", version = VERSION, propagate_version = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -27,9 +34,19 @@ pub(crate) enum Command {
     /// Every option can also be set by an environment variable (--blob-port by LAZULI_BLOB_PORT) and in the
     /// TOML file that --config or LAZULI_CONFIG names (as blob-port). Flags override variables, and variables
     /// override the file. AZURITE_ACCOUNTS is supported as well.
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Add, list and change accounts of a running or stopped server
     Account(AccountArgs),
+    /// Create a shared access signature, for AzCopy and other clients that use no key
+    Sas(SasArgs),
+    /// Show what a running server serves, holds and lacks
+    Status(StatusArgs),
+    /// Ask a server whether it is ready; exit with 1 if it is not
+    Health(HealthArgs),
+    /// Check the machine and the configuration, and say what to do
+    Doctor(DoctorArgs),
+    /// Delete everything in the data directory of a stopped server
+    Reset(ResetArgs),
     /// Back up a data directory, even while a server is running on it
     Backup(BackupArgs),
     /// Restore and verify a backup in a new data directory, or restore a part of it into a running server
@@ -44,6 +61,18 @@ pub(crate) enum Command {
     Repair(RepairArgs),
     /// Free disk space in the data directory of a stopped server
     Compact(CompactArgs),
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages to a directory
+    Man {
+        /// The directory, which must exist
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
     /// Benchmark Lazuli against Azurite, nginx and the raw disk
     Bench(BenchArgs),
 }
@@ -86,10 +115,22 @@ pub(crate) struct CompactArgs {
     pub(crate) accept_missing_rows: bool,
 }
 
+/// Prints the completions of a shell.
+pub(crate) fn print_completions(shell: clap_complete::Shell) {
+    let mut text = vec![];
+    clap_complete::generate(shell, &mut Cli::command(), "lazuli", &mut text);
+    // A reader that has seen enough closes the pipe.
+    let _ = std::io::stdout().write_all(&text);
+}
+
+/// Writes a manual page for the program and one for each command.
+pub(crate) fn write_manual(dir: &Path) -> Result<(), Failure> {
+    let written = clap_mangen::generate_to(Cli::command(), dir);
+    written.map_err(|error| Failure::Failed(format!("{}: {error}", dir.display())))
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -6,16 +6,20 @@
 
 mod value;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use clap::builder::BoolishValueParser;
 use clap::{Args, CommandFactory, Parser};
+use ipnet::IpNet;
 use lazuli_account::{DEVELOPMENT_ACCOUNT, development_key};
 use lazuli_outbound::Allow;
 use lazuli_protocol::ServiceKind;
 use serde::Deserialize;
 
-pub(crate) use value::{AllowedSource, ByteSize, ConfiguredAccount, GivenAccount, Host, LogFormat, Port};
+pub(crate) use value::{
+    AllowedSource, ByteSize, ConfiguredAccount, Creation, GivenAccount, Host, LogFormat, Network, Port,
+};
 
 /// Path of the configuration file. This option does not exist in the file itself.
 const CONFIG_VARIABLE: &str = "LAZULI_CONFIG";
@@ -51,7 +55,7 @@ pub(crate) struct Layer {
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Keep all data in memory and write nothing to disk; all data is lost when the process ends
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = BoolishValueParser::new())]
     pub(crate) in_memory: Option<bool>,
     /// With --in-memory: the memory limit for data [default: half of the memory of the machine or cgroup]
     #[arg(long, value_name = "BYTES")]
@@ -59,6 +63,24 @@ pub(crate) struct Layer {
     /// The address to listen on [default: 127.0.0.1]
     #[arg(long, value_name = "ADDR")]
     pub(crate) host: Option<Host>,
+    /// The address of the blob service [default: that of --host]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) blob_host: Option<Host>,
+    /// The address of the queue service [default: that of --host]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) queue_host: Option<Host>,
+    /// The address of the table service [default: that of --host]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) table_host: Option<Host>,
+    /// The address of the file service (REST) [default: that of --host]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) file_host: Option<Host>,
+    /// The address of the file service (SMB) [default: that of --host]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) smb_host: Option<Host>,
+    /// The address of health checks and metrics [default: that of --host]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) console_host: Option<Host>,
     /// The port of the blob service; 0 = any free port, off = not served [default: 10000]
     #[arg(long, value_name = "PORT")]
     pub(crate) blob_port: Option<Port>,
@@ -78,13 +100,13 @@ pub(crate) struct Layer {
     #[arg(long, value_name = "PORT")]
     pub(crate) smb_port: Option<Port>,
     /// Allow unencrypted but signed SMB from remote hosts (always allowed from localhost)
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = BoolishValueParser::new())]
     pub(crate) smb_unencrypted: Option<bool>,
     /// Require signing or encryption from all SMB clients, including those on localhost
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = BoolishValueParser::new())]
     pub(crate) smb_require_signing: Option<bool>,
     /// Enforce file ACLs over SMB [default: account keys bypass ACLs]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = BoolishValueParser::new())]
     pub(crate) smb_enforce_permissions: Option<bool>,
     /// The port of health checks and metrics [default: 10080]
     #[arg(long, value_name = "PORT")]
@@ -93,10 +115,25 @@ pub(crate) struct Layer {
     #[arg(long, value_name = "NAME:KEY1[:KEY2]", value_delimiter = ';')]
     #[serde(deserialize_with = "value::accounts_from_toml")]
     pub(crate) account: Option<Vec<GivenAccount>>,
+    /// A file with an account and its keys in each line, as for --account; for keys from a secret
+    #[arg(long, value_name = "FILE")]
+    pub(crate) account_file: Option<PathBuf>,
+    /// Create containers, queues, tables and shares that do not exist: blob:a,b queue:c table:t share:s; in
+    /// another account than the first with ACCOUNT/blob:a
+    #[arg(long, value_name = "KIND:NAME[,NAME]", num_args = 1.., value_delimiter = ' ')]
+    pub(crate) create: Option<Vec<Creation>>,
+    /// Load the objects of a folder that do not exist: blob/CONTAINER/PATH, share/SHARE/PATH, queue/NAME.txt
+    /// with a message in each line, table/NAME.json with an array of entities
+    #[arg(long, value_name = "DIR")]
+    pub(crate) seed: Option<PathBuf>,
     /// A host name suffix for host-style URLs: with example.com, the server answers
     /// `http://ACCOUNT.example.com/`
     #[arg(long, value_name = "NAME", value_delimiter = ';')]
     pub(crate) host_suffix: Option<Vec<String>>,
+    /// A proxy, or a network of proxies, that is believed when it names its client with X-Forwarded-For,
+    /// X-Forwarded-Proto or the PROXY protocol; repeatable
+    #[arg(long, value_name = "ADDR|CIDR", value_delimiter = ';')]
+    pub(crate) trusted_proxy: Option<Vec<Network>>,
     /// The certificate chain for TLS, a PEM file
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -104,7 +141,7 @@ pub(crate) struct Layer {
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
     /// Use TLS with a self-signed certificate, which is created and kept in the data directory
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = BoolishValueParser::new())]
     pub(crate) tls_self_signed: Option<bool>,
     /// The OpenID Connect issuer whose bearer tokens are accepted: its URL, or a file with its discovery
     /// document
@@ -129,13 +166,13 @@ pub(crate) struct Layer {
     /// Trust the machine's clock unconditionally; without this option, the server refuses to start if the
     /// clock is a day behind or years ahead of the stored data, and ignores forward steps of more than an
     /// hour
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = BoolishValueParser::new())]
     pub(crate) accept_time: Option<bool>,
     /// The rate of the background scrub in bytes per second; 0 = no scrub [default: 8MiB]
     #[arg(long, value_name = "BYTES")]
     pub(crate) scrub_rate: Option<ByteSize>,
     /// Accept the well-known development key from remote hosts
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = BoolishValueParser::new())]
     pub(crate) insecure_dev_key: Option<bool>,
 }
 
@@ -144,24 +181,28 @@ pub(crate) struct Layer {
 pub(crate) struct Config {
     /// Location of the data. Default: `lazuli-data` in the working directory.
     pub(crate) data: Storage,
-    /// The address to listen on. Default: 127.0.0.1.
-    pub(crate) host: IpAddr,
-    /// The enabled services and their ports. Default: 10000 to 10003.
-    pub(crate) services: Vec<(ServiceKind, u16)>,
-    /// The port of the file service over SMB, if it is enabled. Default: 10445.
-    pub(crate) smb_port: Option<u16>,
+    /// The enabled services and their addresses. Default: 127.0.0.1, 10000 to 10003.
+    pub(crate) services: Vec<(ServiceKind, SocketAddr)>,
+    /// The address of the file service over SMB, if it is enabled. Default: 127.0.0.1:10445.
+    pub(crate) smb: Option<SocketAddr>,
     /// Whether SMB clients on other machines may connect without encryption. Default: no.
     pub(crate) smb_unencrypted: bool,
     /// Whether unencrypted SMB messages must be signed. Default: no. Implied by `smb_unencrypted`.
     pub(crate) smb_require_signing: bool,
     /// Whether file ACLs are enforced over SMB. Default: no.
     pub(crate) smb_enforce_permissions: bool,
-    /// The port of health checks and metrics, if it is enabled. Default: 10080.
-    pub(crate) console_port: Option<u16>,
+    /// The address of health checks and metrics, if it is enabled. Default: 127.0.0.1:10080.
+    pub(crate) console: Option<SocketAddr>,
     /// Accounts that must exist with exactly these keys. Default: none.
     pub(crate) accounts: Vec<ConfiguredAccount>,
+    /// Containers, queues, tables and shares to create. Default: none.
+    pub(crate) create: Vec<Creation>,
+    /// The folder of objects to load. Default: none.
+    pub(crate) seed: Option<PathBuf>,
     /// Host names whose first label is an account. Default: none.
     pub(crate) host_suffixes: Vec<String>,
+    /// Proxies that are believed when they name a client. Default: none.
+    pub(crate) trusted_proxies: Vec<IpNet>,
     /// Default: plain HTTP.
     pub(crate) tls: TlsSource,
     /// The issuer of bearer tokens. Default: none, so bearer tokens are refused.
@@ -253,11 +294,20 @@ impl Config {
             return contradiction("--dfs-port: not served by this version");
         }
         let data = storage(&layer)?;
-        let ports = [layer.blob_port, layer.queue_port, layer.table_port, layer.file_port];
-        let services = ServiceKind::ALL.into_iter().zip(ports).zip(10_000..);
-        let services = services
-            .filter_map(|((kind, port), default)| Some((kind, port.unwrap_or(Port::On(default)).number()?)))
-            .collect();
+        let address = |host: Option<Host>, port: Option<Port>, default| {
+            let host = host.or(layer.host).map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.0);
+            port.unwrap_or(Port::On(default)).number().map(|port| SocketAddr::new(host, port))
+        };
+        let addresses = [
+            address(layer.blob_host, layer.blob_port, 10_000),
+            address(layer.queue_host, layer.queue_port, 10_001),
+            address(layer.table_host, layer.table_port, 10_002),
+            address(layer.file_host, layer.file_port, 10_003),
+        ];
+        let services = ServiceKind::ALL.into_iter().zip(addresses);
+        let services = services.filter_map(|(kind, address)| Some((kind, address?))).collect();
+        let smb = address(layer.smb_host, layer.smb_port, 10_445);
+        let console = address(layer.console_host, layer.console_port, 10_080);
         let tls = tls(layer.tls_cert, layer.tls_key, layer.tls_self_signed.unwrap_or_default())?;
         let audiences = layer.oidc_audience.unwrap_or_default();
         let oidc = match layer.oidc_issuer {
@@ -265,8 +315,11 @@ impl Config {
             None if audiences.is_empty() => None,
             None => return contradiction("--oidc-audience requires --oidc-issuer"),
         };
-        let accounts = understood(layer.account.unwrap_or_default())
+        let mut accounts = understood(layer.account.unwrap_or_default())
             .map_err(|reason| ConfigError::Contradiction(format!("--account: {reason}")))?;
+        if let Some(path) = &layer.account_file {
+            accounts.extend(accounts_of_file(path)?);
+        }
         if let Some(twice) = repeated(&accounts) {
             return contradiction(format!("account {twice} is configured twice"));
         }
@@ -276,15 +329,17 @@ impl Config {
         }
         Ok(Self {
             data,
-            host: layer.host.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.0),
             services,
-            smb_port: layer.smb_port.unwrap_or(Port::On(10_445)).number(),
+            smb,
             smb_unencrypted: layer.smb_unencrypted.unwrap_or_default(),
             smb_require_signing: layer.smb_require_signing.unwrap_or_default(),
             smb_enforce_permissions: layer.smb_enforce_permissions.unwrap_or_default(),
-            console_port: layer.console_port.unwrap_or(Port::On(10_080)).number(),
+            console,
             accounts,
+            create: layer.create.unwrap_or_default(),
+            seed: layer.seed,
             host_suffixes: layer.host_suffix.unwrap_or_default().iter().map(|name| host_name(name)).collect(),
+            trusted_proxies: layer.trusted_proxy.unwrap_or_default().into_iter().map(|net| net.0).collect(),
             tls,
             oidc,
             copy_source_allow: match layer.copy_source_allow {
@@ -301,6 +356,15 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Returns an address at which other machines may reach the services, if there is one. The console
+    /// reveals nothing about data, so it does not count.
+    pub(crate) fn exposed_host(&self) -> Option<IpAddr> {
+        let services = self.services.iter().map(|(_, address)| *address);
+        services.chain(self.smb).map(|address| address.ip()).find(|host| !host.is_loopback())
+    }
+}
+
 impl Layer {
     /// Fills in the options that are absent here from `other`.
     fn or(self, other: Self) -> Self {
@@ -309,6 +373,12 @@ impl Layer {
             in_memory: self.in_memory.or(other.in_memory),
             memory_bytes: self.memory_bytes.or(other.memory_bytes),
             host: self.host.or(other.host),
+            blob_host: self.blob_host.or(other.blob_host),
+            queue_host: self.queue_host.or(other.queue_host),
+            table_host: self.table_host.or(other.table_host),
+            file_host: self.file_host.or(other.file_host),
+            smb_host: self.smb_host.or(other.smb_host),
+            console_host: self.console_host.or(other.console_host),
             blob_port: self.blob_port.or(other.blob_port),
             queue_port: self.queue_port.or(other.queue_port),
             table_port: self.table_port.or(other.table_port),
@@ -320,7 +390,11 @@ impl Layer {
             smb_enforce_permissions: self.smb_enforce_permissions.or(other.smb_enforce_permissions),
             console_port: self.console_port.or(other.console_port),
             account: self.account.or(other.account),
+            account_file: self.account_file.or(other.account_file),
+            create: self.create.or(other.create),
+            seed: self.seed.or(other.seed),
             host_suffix: self.host_suffix.or(other.host_suffix),
+            trusted_proxy: self.trusted_proxy.or(other.trusted_proxy),
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),
             tls_self_signed: self.tls_self_signed.or(other.tls_self_signed),
@@ -378,7 +452,7 @@ impl Layer {
                 path: path.into(),
                 line: before.matches('\n').count() + 1,
                 column: before[line_start..].chars().count() + 1,
-                reason: error.message().to_owned(),
+                reason: with_hint(error.message()),
             }
         })
     }
@@ -389,6 +463,54 @@ impl Layer {
 struct OnlyOptions {
     #[command(flatten)]
     layer: Layer,
+}
+
+/// Adds the right spelling to the message for an unknown option with underscores.
+fn with_hint(message: &str) -> String {
+    let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+    let spelled = unknown.map(|option| option.replace('_', "-"));
+    let (Some(unknown), Some(spelled)) = (unknown, spelled) else { return message.to_owned() };
+    let command = OnlyOptions::command();
+    match command.get_arguments().any(|argument| argument.get_long() == Some(&spelled)) {
+        true => format!("unknown option {unknown}: write {spelled}"),
+        false => message.to_owned(),
+    }
+}
+
+/// Returns a warning for each `LAZULI_*` variable that no option has.
+pub(crate) fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let command = OnlyOptions::command();
+    let mut known: Vec<_> =
+        command.get_arguments().filter_map(|argument| argument.get_long()).map(variable_of).collect();
+    known.push(CONFIG_VARIABLE.into());
+    let plain = |name: &str| name.to_ascii_uppercase().replace(['_', '-'], "");
+    let unknown = names.into_iter().filter(|name| {
+        name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("LAZULI_")) && !known.contains(name)
+    });
+    let warn = |name: String| match known.iter().find(|known| plain(known) == plain(&name)) {
+        Some(meant) => format!("the variable {name} has no effect: write {meant}"),
+        None => format!("the variable {name} has no effect: there is no such option"),
+    };
+    unknown.map(warn).collect()
+}
+
+/// Reads accounts from a file: one in each line. Empty lines and lines that begin with # are skipped.
+/// Messages never quote the file, because it contains keys.
+fn accounts_of_file(path: &Path) -> Result<Vec<ConfiguredAccount>, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ConfigError::Contradiction(format!("--account-file {}: {error}", path.display())))?;
+    let mut accounts = vec![];
+    for (line, number) in text.lines().zip(1..) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let account = line.parse().map_err(|reason| {
+            ConfigError::Contradiction(format!("--account-file {}:{number}: {reason}", path.display()))
+        })?;
+        accounts.push(account);
+    }
+    Ok(accounts)
 }
 
 /// Returns the name of the environment variable for an option.

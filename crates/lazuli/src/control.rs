@@ -12,16 +12,23 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lazuli_account::{AccountDirectory, AccountError, KeySlot, Setting, development_key};
-use lazuli_protocol::{Account, Key, ServiceKind};
+use lazuli_account::{
+    AccountDirectory, AccountError, KeySlot, RETENTION, RetiredAccount, Setting, development_key,
+};
+use lazuli_protocol::account::Origin;
+use lazuli_protocol::{Account, Key, ServiceKind, date};
 use serde::{Deserialize, Serialize};
 
 use crate::backup::snapshot::Segment;
+use crate::report::Status;
+use crate::usage::{self, AccountUsage};
 
-pub(crate) use client::{HeldSnapshot, hold_snapshot, restore, send_command};
+pub(crate) use client::{HeldSnapshot, hold_snapshot, request_status, restore, send_command};
 pub(crate) use intake::Intakes;
 pub(crate) use server::Control;
 
+/// For how many days a removed account can be restored.
+const RETENTION_DAYS: u64 = RETENTION.seconds_rounded_up() / (24 * 60 * 60);
 /// The socket's name in the data directory.
 const SOCKET: &str = "control.sock";
 /// Maximum length of a socket path, without the terminating zero byte.
@@ -42,8 +49,19 @@ pub(crate) enum Command {
     Set { name: String, changes: Vec<Setting> },
     /// Replaces one of an account's keys.
     RotateKey { name: String, slot: KeySlot, key: Key },
-    /// Removes an account.
-    Remove { name: String },
+    /// Removes an account. Without `delete_data`, only an account that holds nothing.
+    Remove {
+        name: String,
+        delete_data: bool,
+        /// Give up the time in which the account can be restored.
+        immediately: bool,
+    },
+    /// Restores an account that was removed.
+    RestoreRemoved { name: String },
+    /// Lists removed accounts that can be restored.
+    ListRemoved,
+    /// Asks for the state of the server, with or without what the accounts hold.
+    Status { counts: bool },
     /// Takes a snapshot of the data directory. The server keeps the snapshot until the connection ends, and
     /// answers [`HELD`] to each further line.
     Snapshot,
@@ -78,8 +96,30 @@ const HELD: &[u8] = b"held\n";
 /// The segments of a snapshot, or why no snapshot was taken.
 pub(crate) type SnapshotReply = Result<Vec<Segment>, String>;
 
-/// The accounts after a command, or why the command failed.
-pub(crate) type Reply = Result<Vec<Account>, String>;
+/// Result of a command, or why the command failed.
+pub(crate) type Reply = Result<Done, String>;
+
+/// The state of the server, or why it is not known.
+pub(crate) type StatusReply = Result<Status, String>;
+
+/// Result of a command that was carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Done {
+    /// The accounts after the command, as far as it concerned them.
+    pub(crate) accounts: Vec<Account>,
+    /// Removed accounts that can be restored.
+    pub(crate) removed: Vec<RemovedAccount>,
+    /// A message for the operator.
+    pub(crate) note: Option<String>,
+}
+
+/// A removed account that can be restored. Times are in ISO 8601.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RemovedAccount {
+    pub(crate) name: String,
+    pub(crate) removed: String,
+    pub(crate) kept_until: String,
+}
 
 /// Whether accounts may have the well-known development key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +136,11 @@ pub(crate) async fn execute(accounts: &AccountDirectory, rule: DevelopmentKey, c
         Command::Add { keys, .. } => keys,
         Command::RotateKey { key, .. } => std::slice::from_ref(key),
         Command::List
+        | Command::ListRemoved
         | Command::Set { .. }
         | Command::Remove { .. }
+        | Command::RestoreRemoved { .. }
+        | Command::Status { .. }
         | Command::Snapshot
         | Command::Restore(_)
         | Command::RestoreAccount { .. } => &[],
@@ -107,28 +150,112 @@ pub(crate) async fn execute(accounts: &AccountDirectory, rule: DevelopmentKey, c
             "the well-known development key is not allowed on a server that other machines can reach".into(),
         );
     }
-    changed(accounts, command).await.map_err(|error| error.to_string())
+    match command {
+        Command::Remove { name, delete_data, immediately } => {
+            remove_account(accounts, &name, delete_data, immediately).await
+        }
+        Command::RestoreRemoved { name } => restore_removed(accounts, rule, &name).await,
+        command => changed(accounts, command).await.map_err(|error| error.to_string()),
+    }
 }
 
-async fn changed(accounts: &AccountDirectory, command: Command) -> Result<Vec<Account>, AccountError> {
+async fn changed(accounts: &AccountDirectory, command: Command) -> Result<Done, AccountError> {
     let account = match command {
         Command::Add { name, keys } => {
             let account = Account { name, keys, settings: Default::default(), roles: vec![], generation: 0 };
             accounts.add(account).await?
         }
         Command::List => {
-            return Ok(accounts.list().await?.iter().map(|account| Account::clone(account)).collect());
+            let listed = accounts.list().await?.iter().map(|account| Account::clone(account)).collect();
+            return Ok(Done { accounts: listed, ..Done::default() });
+        }
+        Command::ListRemoved => {
+            let removed = accounts.retired().await?.into_iter().map(RemovedAccount::from).collect();
+            return Ok(Done { removed, ..Done::default() });
         }
         Command::Set { name, changes } => accounts.set(&name, changes).await?,
         Command::RotateKey { name, slot, key } => accounts.rotate_key(&name, slot, key).await?,
-        Command::Remove { name } => {
-            accounts.remove(&name).await?;
-            return Ok(vec![]);
-        }
-        // The server of the socket handles these commands.
-        Command::Snapshot | Command::Restore(_) | Command::RestoreAccount { .. } => return Ok(vec![]),
+        // The caller and the server of the socket handle these commands.
+        Command::Remove { .. }
+        | Command::RestoreRemoved { .. }
+        | Command::Status { .. }
+        | Command::Snapshot
+        | Command::Restore(_)
+        | Command::RestoreAccount { .. } => return Ok(Done::default()),
     };
-    Ok(vec![Account::clone(&account)])
+    Ok(Done { accounts: vec![Account::clone(&account)], ..Done::default() })
+}
+
+/// Removes an account. Refuses to remove data unless the operator has asked for it.
+async fn remove_account(
+    accounts: &AccountDirectory,
+    name: &str,
+    delete_data: bool,
+    immediately: bool,
+) -> Reply {
+    let text = |error: AccountError| error.to_string();
+    let account = accounts.get(name).await.map_err(text)?;
+    let account = account.ok_or_else(|| text(AccountError::NotFound(name.into())))?;
+    let usage = AccountUsage::count(&**accounts.store(), &account, &mut { usage::MAX_ROWS }).await;
+    let (usage, is_empty) = match usage {
+        Ok(usage) => (usage.to_string(), usage.is_empty()),
+        // Damaged data must not keep an account from being removed.
+        Err(refusal) if delete_data => (format!("an unknown amount of data ({refusal})"), false),
+        Err(refusal) => return Err(format!("could not find out what account {name} holds: {refusal}")),
+    };
+    if !is_empty && !delete_data {
+        return Err(format!(
+            "account {name} holds {usage}. With --delete-data the account is removed with its data; \
+             lazuli account restore {name} can restore both for {RETENTION_DAYS} days."
+        ));
+    }
+    let removed = match immediately {
+        true => {
+            accounts.remove(name).await.map_err(text)?;
+            format!("removed account {name}, which held {usage}.")
+        }
+        false => {
+            let kept_until = date::iso8601_seconds(accounts.retire(name).await.map_err(text)?);
+            let restore = format!("lazuli account restore {name}");
+            format!("removed account {name}, which held {usage}. Until {kept_until}, {restore} restores it.")
+        }
+    };
+    let again = match account.settings.origin {
+        Origin::Configuration => {
+            " The server's configuration names this account: take it out there, or the next start adds it \
+             again, empty."
+        }
+        Origin::Command | Origin::FormerConfiguration => "",
+    };
+    Ok(Done { note: Some(removed + again), ..Done::default() })
+}
+
+/// Restores a removed account.
+async fn restore_removed(accounts: &AccountDirectory, rule: DevelopmentKey, name: &str) -> Reply {
+    let text = |error: AccountError| error.to_string();
+    let last = accounts.retired().await.map_err(text)?;
+    let last = last.into_iter().rev().find(|retired| retired.account.name == name);
+    if rule == DevelopmentKey::Refused && last.is_some_and(|a| a.account.keys.contains(&development_key())) {
+        return Err(format!(
+            "account {name} has the well-known development key, which is not allowed on a server that other \
+             machines can reach: stop the server, restore the account, and replace its key with lazuli account \
+             rotate-key {name}"
+        ));
+    }
+    let account = accounts.restore_retired(name).await.map_err(text)?;
+    let usage = AccountUsage::count(&**accounts.store(), &account, &mut { usage::MAX_ROWS }).await;
+    let note = usage.ok().map(|usage| format!("restored account {name}, which holds {usage}."));
+    Ok(Done { accounts: vec![Account::clone(&account)], note, ..Done::default() })
+}
+
+impl From<RetiredAccount> for RemovedAccount {
+    fn from(retired: RetiredAccount) -> Self {
+        Self {
+            name: retired.account.name,
+            removed: date::iso8601_seconds(retired.removed),
+            kept_until: date::iso8601_seconds(retired.kept_until),
+        }
+    }
 }
 
 /// Returns a path of the socket that fits into a socket address. If the path is too long, it goes through the

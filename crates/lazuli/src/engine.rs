@@ -22,6 +22,7 @@ use crate::Failure;
 use crate::background::ChoreHealth;
 use crate::config::{Config, Storage};
 use crate::control::{Control, DevelopmentKey};
+use crate::report::RunningServer;
 use crate::services::Services;
 use directory::DirectoryEngine;
 use memory::MemoryEngine;
@@ -64,6 +65,7 @@ pub(crate) trait Engine: Send + Sync {
         accounts: &AccountDirectory,
         rule: DevelopmentKey,
         services: &Services,
+        running: RunningServer,
     ) -> Result<Option<Control>, Failure>;
 
     /// Starts the engine's own background tasks, which may be aborted at any point.

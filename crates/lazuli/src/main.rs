@@ -11,24 +11,35 @@ mod check;
 mod cli;
 mod compact;
 mod config;
+mod connect;
 mod control;
 mod data;
+mod doctor;
+mod endpoints;
 mod engine;
 mod health;
 mod logging;
 mod metrics;
 mod names;
 mod oidc;
+mod probe;
 mod provision;
 mod ready;
 mod repair;
+mod report;
+mod reset;
+mod sas;
 mod scrub;
 mod sealing;
+mod seed;
 mod serve;
 mod services;
 mod smb;
+mod status;
 mod survey;
+mod target;
 mod transfer;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -41,6 +52,9 @@ use config::{Config, ConfigError};
 /// 0024.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// The version, with the commit and its date in a release build.
+pub(crate) const VERSION: &str = env!("LAZULI_VERSION");
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +99,16 @@ fn main() -> ExitCode {
             .map_err(Failure::from)
             .and_then(serve::run),
         Command::Account(args) => account::run(args, variable),
+        Command::Sas(args) => sas::run(args, variable),
+        Command::Status(args) => status::run(args, variable),
+        Command::Health(args) => probe::run(args, variable),
+        Command::Doctor(args) => doctor::run(args, variable),
+        Command::Reset(args) => reset::run(args, variable),
+        Command::Completions { shell } => {
+            cli::print_completions(shell);
+            Ok(())
+        }
+        Command::Man { dir } => cli::write_manual(&dir),
         Command::Backup(args) => backup::run(args, variable),
         Command::Export(args) => transfer::run_export(&args),
         Command::Import(args) => transfer::run_import(args),

@@ -1,13 +1,12 @@
 //! `lazuli serve`: opens the data, connects the layers, and serves until a signal stops it.
 
 use std::io::{IsTerminal, Write, stdout};
-use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lazuli_account::{AccountDirectory, ServiceLevel, development_key};
+use lazuli_account::{AccountDirectory, ServiceLevel};
 use lazuli_auth::Authenticator;
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_blob::BlobService;
@@ -16,26 +15,32 @@ use lazuli_content::sweep::ContentSweeper;
 use lazuli_copy::{CopySources, LocalServices};
 use lazuli_extents::Extents;
 use lazuli_file::FileService;
-use lazuli_front::{Admission, Console, Endpoint, HttpServer, Limits, Metrics, Tls};
+use lazuli_front::{
+    Admission, BoundEndpoints, Console, ConsoleSocket, HttpServer, Limits, Metrics, Readiness, Tls, TlsError,
+};
 use lazuli_outbound::Outbound;
+use lazuli_protocol::Service;
 use lazuli_queue::QueueService;
 use lazuli_store::{Store, scheduling};
 use lazuli_table::TableService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::net::TcpListener;
 use tokio::runtime::{self, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::background::{
     Background, BlobExpiry, Chore, Chores, ContentSweep, DroppedBlocks, GarbageSweep, IdleShares,
-    MessageExpiry,
+    MessageExpiry, RemovedAccounts,
 };
-use crate::config::{Config, TlsSource};
+use crate::config::{Config, TlsSource, unknown_variables};
+use crate::endpoints::Endpoints;
 use crate::engine::{self, Engine};
 use crate::metrics::Sources;
 use crate::ready::Ready;
+use crate::report::RunningServer;
 use crate::services::Services;
 use crate::smb::Smb;
-use crate::{Failure, health, logging, oidc, provision};
+use crate::{Failure, health, logging, oidc, provision, seed};
 
 /// Time for requests in flight to finish when the server stops.
 const DRAIN_TIME: Duration = Duration::from_secs(30);
@@ -60,6 +65,8 @@ const TASKS_PER_POLL: u32 = 16;
 /// Serves until a signal says to stop.
 pub(crate) fn run(config: Config) -> Result<(), Failure> {
     let _logs = logging::init(config.log, &config.log_level)?;
+    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    unknown_variables(variables).iter().for_each(|warning| tracing::warn!("{warning}"));
     let limits = limits(raise_file_limit(), &config);
     let mut runtime = runtime::Builder::new_multi_thread();
     runtime.enable_all().on_thread_start(scheduling::worker).event_interval(TASKS_PER_POLL);
@@ -72,6 +79,8 @@ pub(crate) fn run(config: Config) -> Result<(), Failure> {
 }
 
 async fn serve(config: Config, limits: Limits, background: &Handle) -> Result<(), Failure> {
+    // A server that cannot listen creates no data directory.
+    let sockets = Sockets::bind(&config).await?;
     let engine = engine::open(&config)?;
     let (store, extents, clock) = (engine.store(), engine.extents(), engine.clock());
     let accounts = AccountDirectory::open(store.clone()).await.map_err(Failure::failed)?;
@@ -81,13 +90,17 @@ async fn serve(config: Config, limits: Limits, background: &Handle) -> Result<()
     let gate = gate(&config, store.clone(), &accounts)?;
     let services = Services::new(&store, &extents, &accounts, copy_sources(&config, &gate));
     let connections = limits.connections;
-    let tls = tls(&config, engine.directory(), gate.wall_clock.now())?;
-    let server = start_services(&config, limits, tls.as_ref(), &services, &accounts, gate, &metrics)?;
+    let started = gate.wall_clock.now();
+    let tls = tls(&config, engine.directory(), started)?;
+    seed::provide(&config, &accounts, &services, &*gate.clock).await?;
+    let service =
+        |kind| Arc::new(ServiceLevel::new(kind, accounts.clone(), services.get(kind))) as Arc<dyn Service>;
+    let server = HttpServer::serve(sockets.services, service, &gate, tls.as_ref(), limits, &metrics);
     services.local_services.set_ports(server.addresses().map(|(kind, address)| (kind, address.port())));
-    let smb = Smb::start(&config, connections, &services, &accounts).await?;
+    let smb = Smb::start(sockets.smb, &config, connections, &services, &accounts)?;
     let draining = Arc::new(AtomicBool::new(false));
     let sweeper = Arc::new(engine.sweeper());
-    let chores = Chores::new(chores(&extents, &services, sweeper.clone()));
+    let chores = Chores::new(chores(&extents, &services, &accounts, sweeper.clone()));
     let sources = Sources {
         front: metrics,
         engine: engine.clone(),
@@ -103,8 +116,20 @@ async fn serve(config: Config, limits: Limits, background: &Handle) -> Result<()
         chores: chores.health().into_iter().chain(engine.chores()).collect(),
         clock,
     };
-    let console = start_console(&config, sources, &draining)?;
-    let control = engine.start_control(&accounts, development_key, &services)?;
+    let readiness = readiness(&sources, &draining);
+    let console = sockets.console.map(|socket| {
+        let readiness = readiness.clone();
+        Console::serve(socket, Box::new(move || readiness()), Box::new(move || sources.render()))
+    });
+    let endpoints = Endpoints {
+        tls: tls.is_some(),
+        services: server.addresses().collect(),
+        smb: smb.as_ref().map(Smb::address),
+        console: console.as_ref().map(Console::address),
+        certificate: self_signed_certificate(&config, engine.directory()),
+    };
+    let running = RunningServer { endpoints: endpoints.clone(), started, readiness };
+    let control = engine.start_control(&accounts, development_key, &services, running)?;
     let (blob, file) = (services.blob.clone(), services.file.clone());
     tokio::spawn(async move { tokio::join!(blob.resume_copies(), file.resume_copies()) });
     let own_work = engine.start_background(background);
@@ -112,8 +137,7 @@ async fn serve(config: Config, limits: Limits, background: &Handle) -> Result<()
 
     // Before this point a signal ends the process like a crash, which loses no acknowledged data.
     let mut signals = Signals::new().map_err(Failure::failed)?;
-    let smb_address = smb.as_ref().map(Smb::address);
-    announce(&config, engine.directory(), &accounts, &server, smb_address, console.as_ref()).await?;
+    announce(engine.directory(), &accounts, &endpoints).await?;
     while signals.next().await == SignalAction::Reload {
         reload(&config.tls, tls.as_ref());
     }
@@ -152,6 +176,7 @@ async fn serve(config: Config, limits: Limits, background: &Handle) -> Result<()
 fn chores(
     extents: &Arc<dyn Extents>,
     services: &Services,
+    accounts: &AccountDirectory,
     sweeper: Arc<ContentSweeper>,
 ) -> Vec<Box<dyn Chore>> {
     vec![
@@ -182,6 +207,7 @@ fn chores(
             sweep: |queue, pace| Box::pin(queue.sweep_garbage(pace)),
         }),
         Box::new(MessageExpiry { queue: services.queue.clone() }),
+        Box::new(RemovedAccounts { accounts: accounts.clone() }),
         Box::new(IdleShares { file: services.file.clone() }),
         Box::new(ContentSweep::new(sweeper, extents.clone())),
     ]
@@ -194,21 +220,28 @@ async fn close(engine: Arc<dyn Engine>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn start_services(
-    config: &Config,
-    limits: Limits,
-    tls: Option<&Tls>,
-    services: &Services,
-    accounts: &AccountDirectory,
-    gate: Arc<Admission>,
-    metrics: &Arc<Metrics>,
-) -> Result<HttpServer, Failure> {
-    let endpoint = |(kind, port)| {
-        let service = Arc::new(ServiceLevel::new(kind, accounts.clone(), services.get(kind)));
-        Endpoint { kind, address: SocketAddr::new(config.host, port), service }
-    };
-    let endpoints = config.services.iter().copied().map(endpoint).collect();
-    HttpServer::start(endpoints, gate, tls, limits, metrics).map_err(Failure::failed)
+/// The bound sockets of a server.
+struct Sockets {
+    services: BoundEndpoints,
+    smb: Option<TcpListener>,
+    console: Option<ConsoleSocket>,
+}
+
+impl Sockets {
+    /// Binds all sockets, or none.
+    async fn bind(config: &Config) -> Result<Self, Failure> {
+        let console = |address| {
+            let bound = ConsoleSocket::bind(address);
+            bound.map_err(|error| {
+                Failure::Failed(format!("cannot listen on {address} for the console: {error}"))
+            })
+        };
+        Ok(Self {
+            services: BoundEndpoints::bind(config.services.iter().copied()).map_err(Failure::failed)?,
+            smb: Smb::bind(config).await?,
+            console: config.console.map(console).transpose()?,
+        })
+    }
 }
 
 /// Creates the admission check: accounts, authentication and clocks.
@@ -237,35 +270,47 @@ fn copy_sources(config: &Config, gate: &Arc<Admission>) -> CopySources {
     }
 }
 
-fn start_console(
-    config: &Config,
-    sources: Sources,
-    draining: &Arc<AtomicBool>,
-) -> Result<Option<Console>, Failure> {
-    let Some(port) = config.console_port else { return Ok(None) };
-    let address = SocketAddr::new(config.host, port);
+/// Returns the check whether requests can be served.
+fn readiness(sources: &Sources, draining: &Arc<AtomicBool>) -> Arc<dyn Fn() -> Readiness + Send + Sync> {
     let (engine, clock, draining) = (sources.engine.clone(), sources.clock.clone(), draining.clone());
     let (sweeper, chores) = (sources.sweeper.clone(), sources.chores.clone());
-    let readiness = move || {
+    Arc::new(move || {
         let readiness = engine.readiness(draining.load(Ordering::Relaxed));
         let alarms = [sweeper.alarm(), engine.alarm(), clock.refused_step().map(health::refused_step)];
         let failing = chores.iter().filter_map(|chore| chore.alarm());
         alarms.into_iter().flatten().chain(failing).fold(readiness, health::with_alarm)
-    };
-    let console = Console::start(address, Box::new(readiness), Box::new(move || sources.render()));
-    console
-        .map(Some)
-        .map_err(|error| Failure::Failed(format!("cannot listen on {address} for the console: {error}")))
+    })
+}
+
+/// Returns the path of the self-signed certificate, if the server uses one on disk.
+fn self_signed_certificate(config: &Config, directory: Option<&Path>) -> Option<PathBuf> {
+    let directory = directory.filter(|_| config.tls == TlsSource::SelfSigned)?;
+    let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+    Some(Tls::self_signed_files(&directory.join("tls")).0)
 }
 
 fn tls(config: &Config, directory: Option<&Path>, now: Timestamp) -> Result<Option<Tls>, Failure> {
     match &config.tls {
         TlsSource::Off => Ok(None),
-        TlsSource::Files { certificate, key } => Tls::from_files(certificate, key).map(Some),
+        TlsSource::Files { certificate, key } => {
+            return Tls::from_files(certificate, key).map(Some).map_err(|error| {
+                let option = match &error {
+                    TlsError::File { path, .. } | TlsError::Pem { path, .. } if path == certificate => {
+                        "--tls-cert"
+                    }
+                    TlsError::File { .. } | TlsError::Pem { .. } => "--tls-key",
+                    TlsError::Unusable(_) | TlsError::Generate(_) => "--tls-cert and --tls-key",
+                };
+                Failure::Failed(format!("{option}: {error}"))
+            });
+        }
         TlsSource::SelfSigned => {
             let mut hosts = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
-            if !config.host.is_unspecified() && !hosts.contains(&config.host.to_string()) {
-                hosts.push(config.host.to_string());
+            for (_, address) in &config.services {
+                let host = address.ip().to_string();
+                if !address.ip().is_unspecified() && !hosts.contains(&host) {
+                    hosts.push(host);
+                }
             }
             hosts.extend(config.host_suffixes.iter().map(|suffix| format!("*.{suffix}")));
             let tls = match directory {
@@ -291,29 +336,17 @@ fn reload(source: &TlsSource, tls: Option<&Tls>) {
     }
 }
 
-/// Prints the addresses and a connection string. Shows the key if it is the well-known one, or if stdout is a
-/// terminal.
+/// Prints the addresses and a connection string for each account. Shows a key if it is the well-known one, or
+/// if stdout is a terminal.
 async fn announce(
-    config: &Config,
     data: Option<&Path>,
     accounts: &AccountDirectory,
-    server: &HttpServer,
-    smb: Option<SocketAddr>,
-    console: Option<&Console>,
+    endpoints: &Endpoints,
 ) -> Result<(), Failure> {
     let accounts = accounts.list().await.map_err(Failure::failed)?;
-    let account = accounts.iter().find(|account| !account.settings.disabled).or(accounts.first());
-    let public = account.is_some_and(|account| account.keys.first() == Some(&development_key()));
     let data = data.map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
-    let ready = Ready {
-        tls: config.tls != TlsSource::Off,
-        services: &server.addresses().collect::<Vec<_>>(),
-        smb,
-        console: console.map(Console::address),
-        data: data.as_deref(),
-        account: account.map(|account| &**account),
-        show_key: public || stdout().is_terminal(),
-    };
+    let show_keys = stdout().is_terminal();
+    let ready = Ready { endpoints, data: data.as_deref(), accounts: &accounts, show_keys };
     let mut stdout = stdout().lock();
     // Serve even if stdout is closed.
     let _ = stdout.write_all(ready.block().as_bytes()).and_then(|()| stdout.flush());
@@ -380,16 +413,21 @@ fn raise_file_limit() -> u64 {
 
 /// Returns the limits of the endpoints, given the limit of open files.
 fn limits(files: u64, config: &Config) -> Limits {
-    let endpoints = config.services.len() + usize::from(config.smb_port.is_some());
     let usual = Limits::default();
-    let connections = connections(files, endpoints as u64).min(usual.connections);
+    let connections = connection_limit(files, config);
     if connections < usual.connections {
         tracing::warn!(
             "with at most {files} open files, an endpoint serves {connections} connections at once, not {}",
             usual.connections
         );
     }
-    Limits { connections, ..usual }
+    Limits { connections, trusted_proxies: config.trusted_proxies.clone().into(), ..usual }
+}
+
+/// Returns the connection limit of each endpoint, given the limit of open files.
+pub(crate) fn connection_limit(files: u64, config: &Config) -> usize {
+    let endpoints = config.services.len() + usize::from(config.smb.is_some());
+    connections(files, endpoints as u64).min(Limits::default().connections)
 }
 
 /// Returns the connection limit of each endpoint. All endpoints get an equal share of the file descriptors

@@ -21,17 +21,24 @@ pub(crate) struct Smb {
 }
 
 impl Smb {
-    /// Starts the endpoint, if it is enabled.
-    pub(crate) async fn start(
+    /// Binds the address of the endpoint, if the endpoint is enabled.
+    pub(crate) async fn bind(config: &Config) -> Result<Option<TcpListener>, Failure> {
+        let Some(address) = config.smb else { return Ok(None) };
+        let bound = TcpListener::bind(address).await;
+        bound
+            .map(Some)
+            .map_err(|error| Failure::Failed(format!("cannot listen on {address} for SMB: {error}")))
+    }
+
+    /// Starts the endpoint on its socket, if it is enabled.
+    pub(crate) fn start(
+        listener: Option<TcpListener>,
         config: &Config,
         connections: usize,
         services: &Services,
         accounts: &AccountDirectory,
     ) -> Result<Option<Self>, Failure> {
-        let Some(port) = config.smb_port else { return Ok(None) };
-        let address = SocketAddr::new(config.host, port);
-        let bound = |error| Failure::Failed(format!("cannot listen on {address} for SMB: {error}"));
-        let listener = TcpListener::bind(address).await.map_err(bound)?;
+        let Some(listener) = listener else { return Ok(None) };
         let address = listener.local_addr().map_err(Failure::failed)?;
         let usual = Limits::default();
         let options = Options {

@@ -122,6 +122,164 @@ fn invalid_account_commands_fail_without_changes() {
     assert_eq!(names(&account(Path::new(data), &["list"])), [DEVELOPMENT_ACCOUNT]);
 }
 
+/// Stores an object in each service; returns what requests for them answer.
+fn fill(server: &Server, alpha: (&str, &str)) {
+    let send = |service, method: &str, path: &str, headers: &str, body: &[u8]| {
+        let reply = server.send_as(alpha, service, method, path, headers, body);
+        assert!((200..300).contains(&reply.status), "{method} {path}: {}", reply.text());
+    };
+    send(ServiceKind::Blob, "PUT", "/con?restype=container", "", b"");
+    send(ServiceKind::Blob, "PUT", "/con/blob", "x-ms-blob-type: BlockBlob", &[7; 100_000]);
+    send(ServiceKind::Blob, "PUT", "/con/other", "x-ms-blob-type: BlockBlob", b"small");
+    send(ServiceKind::Queue, "PUT", "/queue1", "", b"");
+    let message = b"<QueueMessage><MessageText>x</MessageText></QueueMessage>";
+    send(ServiceKind::Queue, "POST", "/queue1/messages", "", message);
+    let json = "Content-Type: application/json\nAccept: application/json";
+    send(ServiceKind::Table, "POST", "/Tables", json, b"{\"TableName\":\"things\"}");
+    send(ServiceKind::Table, "POST", "/things", json, b"{\"PartitionKey\":\"p\",\"RowKey\":\"r\"}");
+    send(ServiceKind::File, "PUT", "/share1?restype=share", "", b"");
+    send(ServiceKind::File, "PUT", "/share1/dir?restype=directory", "", b"");
+    assert_is_there(server, alpha);
+}
+
+fn assert_is_there(server: &Server, alpha: (&str, &str)) {
+    for (service, path, part) in [
+        (ServiceKind::Blob, "/con/other", "small"),
+        (ServiceKind::Queue, "/queue1/messages?peekonly=true", "<MessageText>x<"),
+        (ServiceKind::Table, "/things(PartitionKey='p',RowKey='r')", "RowKey"),
+        (ServiceKind::File, "/share1?restype=directory&comp=list", "<Name>dir<"),
+    ] {
+        let headers = if service == ServiceKind::Table { "Accept: application/json" } else { "" };
+        let reply = server.send_as(alpha, service, "GET", path, headers, b"");
+        assert!(reply.status == 200 && reply.text().contains(part), "{path}: {}", reply.text());
+    }
+}
+
+#[test]
+fn an_account_with_data_is_removed_only_on_request_and_can_be_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().to_str().unwrap();
+    let server = Server::start(dir.path());
+    succeed(&["account", "add", "alpha", "--key", "a2V5", "--data", data]);
+    let alpha = ("alpha", "a2V5");
+    fill(&server, alpha);
+    let remove = ["account", "remove", "alpha", "--data", data];
+    let refused = fail(&remove, 1);
+    for part in [
+        "1 container with 2 blobs",
+        "1 queue with 1 message,",
+        "1 table with 1 entity",
+        "1 share with 1 file or directory",
+        "KiB in all",
+        "--delete-data",
+        "lazuli account restore alpha",
+    ] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    assert_is_there(&server, alpha);
+
+    let removed = support::run(&[&remove[..], &["--delete-data"]].concat());
+    let note = support::text(&removed.stderr);
+    assert!(removed.status.success() && note.contains("1 container with 2 blobs"), "{note}");
+    assert!(note.contains("lazuli account restore alpha restores it"), "{note}");
+    assert_eq!(server.send_as(alpha, ServiceKind::Blob, "GET", "/con/other", "", b"").status, 403);
+    let listed = succeed(&["account", "list", "--removed", "--data", data]);
+    assert!(listed.starts_with("NAME ") && listed.contains("\nalpha "), "{listed}");
+    // Another account of that name sees nothing of it, and keeps it from being restored.
+    succeed(&["account", "add", "alpha", "--key", "a2V5", "--data", data]);
+    assert_eq!(server.send_as(alpha, ServiceKind::Blob, "GET", "/con/other", "", b"").status, 404);
+    let in_use = fail(&["account", "restore", "alpha", "--data", data], 1);
+    assert!(in_use.contains("remove this one first"), "{in_use}");
+    succeed(&remove);
+    // The sweeps of a start leave it alone too.
+    server.stop();
+    let server = Server::start(dir.path());
+    let swept = |server: &Server| {
+        let (_, metrics) = server.console("/metrics");
+        let line =
+            metrics.lines().find(|line| line.starts_with("lazuli_chore_seconds_count{chore=\"deleted_cont"));
+        line.is_some_and(|line| !line.ends_with(" 0"))
+    };
+    support::eventually("a sweep has ended", || swept(&server));
+    // The empty one was removed last, so the name is restored twice.
+    succeed(&["account", "restore", "alpha", "--data", data]);
+    succeed(&remove);
+    server.stop();
+    // On a stopped server, the commands are the same.
+    let refused = fail(&["account", "restore", "beta", "--data", data], 1);
+    assert!(refused.contains("no removed account \"beta\""), "{refused}");
+    let removed: Value =
+        serde_json::from_str(&succeed(&["account", "list", "--removed", "--json", "--data", data])).unwrap();
+    assert_eq!(removed.as_array().unwrap().len(), 2, "{removed}");
+}
+
+#[test]
+fn a_removed_account_comes_back_with_its_keys_settings_and_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().to_str().unwrap();
+    let server = Server::start(dir.path());
+    succeed(&["account", "add", "alpha", "--key", "a2V5", "--data", data]);
+    succeed(&["account", "set", "alpha", "--blob-versioning", "on", "--data", data]);
+    let alpha = ("alpha", "a2V5");
+    fill(&server, alpha);
+    server.stop();
+    // Removed while the server is stopped, and restored while it runs.
+    succeed(&["account", "remove", "alpha", "--delete-data", "--data", data]);
+    let server = Server::start(dir.path());
+    assert_eq!(server.send_as(alpha, ServiceKind::Blob, "GET", "/con/other", "", b"").status, 403);
+    let restored = account(dir.path(), &["restore", "alpha"]);
+    assert_eq!(restored[0]["settings"]["blob_versioning"], true);
+    assert_is_there(&server, alpha);
+    // Without the time to think about it, the data is gone at once.
+    succeed(&["account", "remove", "alpha", "--delete-data", "--immediately", "--data", data]);
+    let gone = fail(&["account", "restore", "alpha", "--data", data], 1);
+    assert!(gone.contains("no removed account"), "{gone}");
+    server.stop();
+    assert!(succeed(&["check", data]).contains("no damage found"));
+}
+
+#[test]
+fn the_development_account_stays_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().to_str().unwrap();
+    Server::start(dir.path()).stop();
+    succeed(&["account", "remove", DEVELOPMENT_ACCOUNT, "--data", data]);
+    let server = Server::start(dir.path());
+    assert!(server.ready["accounts"].contains("lazuli account add NAME"), "{:?}", server.ready);
+    assert_eq!(names(&account(dir.path(), &["list"])), [""; 0]);
+    let reply = server.call(ServiceKind::Blob, "GET", PROPERTIES, "");
+    assert_eq!(reply.status, 403, "{}", reply.text());
+    account(dir.path(), &["restore", DEVELOPMENT_ACCOUNT]);
+    assert_eq!(server.call(ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
+    assert!(server.stop().contains("there is no account"));
+}
+
+#[test]
+fn accounts_of_the_configuration_are_shown_as_such_and_stay_when_they_leave_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().to_str().unwrap();
+    let origins = || {
+        let listed = account(dir.path(), &["list"]);
+        let origin = |account: &Value| account["settings"]["origin"].as_str().unwrap().to_owned();
+        listed.as_array().unwrap().iter().map(origin).collect::<Vec<_>>()
+    };
+    let azurite = [("AZURITE_ACCOUNTS", "alpha:a2V5;beta:a2V5")];
+    let server = Server::start_with(dir.path(), &[], &azurite);
+    succeed(&["account", "add", "gamma", "--data", data]);
+    assert_eq!(origins(), ["configuration", "configuration", "command"]);
+    let listed = succeed(&["account", "list", "--data", data]);
+    assert!(listed.contains("alpha  enabled  configuration"), "{listed}");
+    server.stop();
+    let server = Server::start_with(dir.path(), &["--account", "alpha:a2V5"], &[]);
+    assert_eq!(origins(), ["configuration", "former-configuration", "command"]);
+    assert_eq!(server.call_as("beta", "a2V5", ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
+    let removed = support::run(&["account", "remove", "alpha", "--data", data]);
+    let note = support::text(&removed.stderr);
+    assert!(note.contains("the next start adds it again"), "{note}");
+    let log = server.stop();
+    assert!(log.contains("lazuli account remove beta"), "{log}");
+}
+
 #[test]
 fn default_output_is_a_table() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use lazuli_concurrency::{Clock, ManualClock, Span, SystemClock, Timestamp};
 use lazuli_protocol::ServiceKind::Queue;
 use lazuli_store::{Embedded, Options, Store};
-use support::{Server, fail, text};
+use support::{Server, fail_to_serve, text};
 
 const DAYS: Span = Span::seconds(3 * 24 * 3600);
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ fn written_until(data: &Path, latest: Timestamp) {
 
 /// Runs `lazuli serve`, which must fail, and returns its message.
 fn refused(data: &Path) -> String {
-    fail(&["serve", "--data", data.to_str().unwrap(), "--console-port=0", "--smb-port=off"], 1)
+    fail_to_serve(&["--data", data.to_str().unwrap()])
 }
 
 /// Returns the value of a series without labels.

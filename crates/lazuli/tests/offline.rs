@@ -14,7 +14,7 @@ use lazuli_protocol::ServiceKind;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
-use support::{Server, fail, lazuli, run, succeed, text};
+use support::{Server, fail, fail_to_serve, lazuli, run, succeed, text};
 
 fn served(data: &Path) {
     Server::start(data).stop();
@@ -140,7 +140,7 @@ fn damaged_manifest_is_reported_by_check_and_refused_by_the_server() {
     assert!(text(&output.stdout).contains(&format!("rows: {named}: damaged")), "{}", text(&output.stdout));
     assert!(text(&output.stderr).contains("is damaged in 1 places"), "{}", text(&output.stderr));
     assert!(everything(dir.path()) == before, "the check changed a file");
-    let said = fail(&["serve", "--data", dir.path().to_str().unwrap()], 1);
+    let said = fail_to_serve(&["--data", dir.path().to_str().unwrap()]);
     assert!(said.contains(named) && said.contains("damaged"), "{said}");
 }
 

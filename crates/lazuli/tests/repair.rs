@@ -304,7 +304,7 @@ fn account_with_a_lost_row_is_recreated_and_keeps_its_containers() {
         assert_eq!(made.status, 201, "{}", made.text());
     }
     // The remains of a removed account are not kept.
-    succeed(&["account", "remove", "account30x", "--data", data_text]);
+    succeed(&["account", "remove", "account30x", "--delete-data", "--immediately", "--data", data_text]);
     server.stop();
     succeed(&["compact", data_text]);
     // Damage a block in the middle of the account rows; the rows of their containers are in other blocks.

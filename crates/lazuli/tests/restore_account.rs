@@ -290,7 +290,7 @@ fn restored_account_is_complete_under_a_new_name_and_its_own() {
 
     // The restore brings back the keys, but not the remains of the removed account.
     lapis.send(Blob, "PUT", "/later?restype=container", "", b"");
-    account(&data, &["remove", "lapis"]);
+    account(&data, &["remove", "lapis", "--delete-data"]);
     let printed = succeed(&restore(data_text, backups_text, "account:lapis", &[]));
     assert_eq!(keys(&printed), Vec::<&str>::new(), "the account keeps its keys");
     assert_same(&lapis.everything(), &before);
@@ -382,7 +382,7 @@ fn killed_account_restore_leaves_no_trace_and_can_be_repeated() {
         assert_eq!(copy.get(Blob, &format!("/first/{n}")).body, b"small");
         assert!(copy.get(Blob, &format!("/second/{n}")).body == noise(n, MIB), "{n}");
     }
-    account(&data, &["remove", "copy"]);
+    account(&data, &["remove", "copy", "--delete-data", "--immediately"]);
     eventually("the remains of the restores are swept", || rows(&server) <= before);
     server.stop();
     assert!(succeed(&["check", data_text]).contains("no damage found"));

@@ -11,7 +11,9 @@ use std::path::Path;
 use lazuli_account::DEVELOPMENT_KEY;
 use lazuli_protocol::ServiceKind;
 use rustix::process::Signal;
-use support::{DEVELOPMENT_ACCOUNT, Server, eventually, fail, lazuli, read_reply, signed_head, text};
+use support::{
+    DEVELOPMENT_ACCOUNT, Server, eventually, fail, fail_to_serve, lazuli, read_reply, signed_head, text,
+};
 
 const PROPERTIES: &str = "/?restype=service&comp=properties";
 const CORS: &str = "<StorageServiceProperties><Cors><CorsRule><AllowedOrigins>http://a.example</AllowedOrigins>\
@@ -165,17 +167,17 @@ fn second_signal_ends_the_server_at_once() {
 fn serve_refuses_a_directory_in_use_or_of_unknown_format() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
-    let said = fail(&["serve", "--data", path(dir.path()), "--blob-port=0"], 1);
+    let said = fail_to_serve(&["--data", path(dir.path())]);
     assert!(said.contains("in use by another process (pid "), "{said}");
     server.stop();
 
     std::fs::write(dir.path().join("FORMAT"), "lazuli 99\n").unwrap();
-    let said = fail(&["serve", "--data", path(dir.path())], 1);
+    let said = fail_to_serve(&["--data", path(dir.path())]);
     assert!(said.contains("has format 99") && said.contains("newer"), "{said}");
 
     let foreign = tempfile::tempdir().unwrap();
     std::fs::write(foreign.path().join("thesis.txt"), "years of work").unwrap();
-    let said = fail(&["serve", "--data", path(foreign.path())], 1);
+    let said = fail_to_serve(&["--data", path(foreign.path())]);
     assert!(said.contains("is not a Lazuli data directory"), "{said}");
 }
 
@@ -191,8 +193,8 @@ fn port_in_use_is_named_in_the_error() {
 #[test]
 fn development_key_is_refused_for_other_machines_unless_explicitly_allowed() {
     let dir = tempfile::tempdir().unwrap();
-    let everywhere = ["serve", "--data", path(dir.path()), "--host", "0.0.0.0", "--blob-port=0"];
-    let said = fail(&everywhere, 1);
+    let everywhere = ["--data", path(dir.path()), "--host", "0.0.0.0"];
+    let said = fail_to_serve(&everywhere);
     assert!(said.contains("well-known development key") && said.contains("--insecure-dev-key"), "{said}");
 
     // The refused start stored no account, so a start with a configured account needs no flag.
@@ -204,19 +206,26 @@ fn development_key_is_refused_for_other_machines_unless_explicitly_allowed() {
     assert!(said.contains("well-known development key"), "{said}");
     server.stop();
     let known = format!("mine:{DEVELOPMENT_KEY}");
-    assert!(fail(&[&everywhere[..], &["--account", &known]].concat(), 1).contains("account mine has"));
+    assert!(fail_to_serve(&[&everywhere[..], &["--account", &known]].concat()).contains("account mine has"));
 
     // If the account is already stored, the message names a remedy that works.
     let dir = tempfile::tempdir().unwrap();
     Server::start(dir.path()).stop();
-    let everywhere = ["serve", "--data", path(dir.path()), "--host", "0.0.0.0", "--account", "mine:c2VjcmV0"];
-    let said = fail(&everywhere, 1);
-    assert!(said.contains("lazuli account remove devstoreaccount1"), "{said}");
+    let everywhere = ["--data", path(dir.path()), "--host", "0.0.0.0", "--account", "mine:c2VjcmV0"];
+    let said = fail_to_serve(&everywhere);
+    assert!(!said.contains("account remove"), "the way out keeps the data: {said}");
     let server = Server::start_with(dir.path(), &["--host", "0.0.0.0", "--insecure-dev-key"], &[]);
-    assert_eq!(server.call(ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
+    assert_eq!(server.call(ServiceKind::Blob, "PUT", "/kept?restype=container", "").status, 201);
     server.stop();
-    support::succeed(&["account", "remove", DEVELOPMENT_ACCOUNT, "--data", path(dir.path())]);
-    Server::start_with(dir.path(), &mine, &[]).stop();
+    let named = format!("lazuli account rotate-key devstoreaccount1 --data {}", path(dir.path()));
+    assert!(said.contains(&named), "{said}");
+    let arguments: Vec<_> = named.split(' ').skip(1).chain(["--json"]).collect();
+    let rotated: serde_json::Value = serde_json::from_str(&support::succeed(&arguments)).unwrap();
+    let key = rotated[0]["keys"][0].as_str().unwrap();
+    let server = Server::start_with(dir.path(), &mine, &[]);
+    let kept = "/kept?restype=container";
+    assert_eq!(server.call_as(DEVELOPMENT_ACCOUNT, key, ServiceKind::Blob, "GET", kept, "").status, 200);
+    server.stop();
 }
 
 #[test]

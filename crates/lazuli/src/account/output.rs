@@ -3,7 +3,10 @@
 use std::fmt::Write;
 
 use lazuli_protocol::Account;
+use lazuli_protocol::account::Origin;
 use serde_json::{Value, json};
+
+use crate::control::RemovedAccount;
 
 /// Whether keys are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,21 +30,18 @@ pub(super) fn json(accounts: Vec<Account>, keys: Keys) -> String {
 
 /// Formats a table with a line of titles and one line for each account, followed by the keys.
 pub(super) fn table(accounts: &[Account], keys: Keys) -> String {
-    const TITLES: [&str; 8] =
-        ["NAME", "STATE", "VERSIONS", "SOFT DELETE", "PUBLIC", "IMMUTABLE", "TIER", "SCOPES, ROLES"];
-    let mut rows = vec![TITLES.map(str::to_owned)];
-    rows.extend(accounts.iter().map(row));
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
-    let widths: [usize; TITLES.len()] = std::array::from_fn(width);
-    let mut text = String::new();
-    if accounts.is_empty() {
-        return text;
-    }
-    for row in &rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
-    }
+    const TITLES: [&str; 9] = [
+        "NAME",
+        "STATE",
+        "ORIGIN",
+        "VERSIONS",
+        "SOFT DELETE",
+        "PUBLIC",
+        "IMMUTABLE",
+        "TIER",
+        "SCOPES, ROLES",
+    ];
+    let mut text = aligned(TITLES, accounts.iter().map(row).collect());
     if keys == Keys::Shown {
         for account in accounts {
             for (key, number) in account.keys.iter().zip(1..) {
@@ -52,7 +52,37 @@ pub(super) fn table(accounts: &[Account], keys: Keys) -> String {
     text
 }
 
-fn row(account: &Account) -> [String; 8] {
+/// Formats a JSON array with one object for each removed account.
+pub(super) fn removed_json(removed: &[RemovedAccount]) -> String {
+    format!("{:#}\n", json!(removed))
+}
+
+/// Formats a table of removed accounts.
+pub(super) fn removed_table(removed: &[RemovedAccount]) -> String {
+    let row = |account: &RemovedAccount| {
+        [account.name.clone(), account.removed.clone(), account.kept_until.clone()]
+    };
+    aligned(["NAME", "REMOVED", "CAN BE RESTORED UNTIL"], removed.iter().map(row).collect())
+}
+
+/// Formats a line of titles and a line for each row, in aligned columns. Without rows, the text is empty.
+pub(crate) fn aligned<const N: usize>(titles: [&str; N], mut rows: Vec<[String; N]>) -> String {
+    let mut text = String::new();
+    if rows.is_empty() {
+        return text;
+    }
+    rows.insert(0, titles.map(str::to_owned));
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
+    let widths: [usize; N] = std::array::from_fn(width);
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    text
+}
+
+fn row(account: &Account) -> [String; 9] {
     let switch = |on| if on { "on" } else { "off" }.to_owned();
     let settings = &account.settings;
     let scopes = settings.encryption_scopes.iter().cloned();
@@ -62,6 +92,12 @@ fn row(account: &Account) -> [String; 8] {
     [
         account.name.clone(),
         if settings.disabled { "disabled" } else { "enabled" }.into(),
+        match settings.origin {
+            Origin::Command => "",
+            Origin::Configuration => "configuration",
+            Origin::FormerConfiguration => "no longer configured",
+        }
+        .into(),
         switch(settings.blob_versioning),
         settings.container_delete_retention_days.map_or_else(|| "off".into(), |days| format!("{days} days")),
         switch(settings.public_access_allowed),
@@ -88,6 +124,7 @@ mod tests {
             container_delete_retention_days: Some(7),
             encryption_scopes: vec!["scope".into()],
             immutable_containers: vec!["worm".into()],
+            origin: Origin::Configuration,
             ..Settings::default()
         };
         let account = |name: &str, settings, roles| {
@@ -102,9 +139,9 @@ mod tests {
         let table = super::table(&accounts(), Keys::Shown);
         assert_eq!(
             table,
-            "NAME   STATE     VERSIONS  SOFT DELETE  PUBLIC  IMMUTABLE  TIER  SCOPES, ROLES\n\
-             alpha  enabled   off       off          on      off        Hot\n\
-             b23    disabled  off       7 days       on      worm       Hot   scope me=blob:owner\n\
+            "NAME   STATE     ORIGIN         VERSIONS  SOFT DELETE  PUBLIC  IMMUTABLE  TIER  SCOPES, ROLES\n\
+             alpha  enabled                  off       off          on      off        Hot\n\
+             b23    disabled  configuration  off       7 days       on      worm       Hot   scope me=blob:owner\n\
              alpha key 1: AAAA\n\
              alpha key 2: BAQE\n\
              b23 key 1: AAAA\n\

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
-use lazuli_account::{account_of_row, account_row_key, random_key};
+use lazuli_account::{account_of_row, account_row_key, properties_of_row, random_key};
 use lazuli_concurrency::Stamp;
 use lazuli_generations::is_being_renamed;
 use lazuli_generations::keys::{self, Parts};
@@ -204,7 +204,11 @@ fn find_account(
                 generation =
                     account_of_row(&partition, &row.key, &row.value).map(|account| account.generation);
             }
-            found.rows.push(row);
+            let is_of_service = properties_of_row(&partition, &row.key, &row.value).is_some();
+            // The partition also has rows of removed accounts of that name.
+            if row.key == account_key || is_of_service {
+                found.rows.push(row);
+            }
         } else if keys::parts(&partition).is_some_and(|parts| parts.account == name && is_wanted(&parts)) {
             found.partitions.entry(partition).or_default().push(row);
         }

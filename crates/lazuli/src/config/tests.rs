@@ -32,7 +32,7 @@ fn flags_override_variables_which_override_the_file_which_overrides_the_defaults
         (&[], &[("LAZULI_BLOB_PORT", "")], file, 3),
     ] {
         let config = load(flags, variables, file).unwrap();
-        assert_eq!(config.services[0], (ServiceKind::Blob, port), "{flags:?} {variables:?} {file:?}");
+        assert_eq!(config.services[0].1.port(), port, "{flags:?} {variables:?} {file:?}");
     }
 }
 
@@ -42,6 +42,12 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("in-memory", "true", "true"),
     ("memory-bytes", "1MiB", "'1MiB'"),
     ("host", "::1", "'::1'"),
+    ("blob-host", "::1", "'::1'"),
+    ("queue-host", "::1", "'::1'"),
+    ("table-host", "::1", "'::1'"),
+    ("file-host", "::1", "'::1'"),
+    ("smb-host", "::1", "'::1'"),
+    ("console-host", "0.0.0.0", "'0.0.0.0'"),
     ("blob-port", "off", "'off'"),
     ("queue-port", "1", "1"),
     ("table-port", "2", "2"),
@@ -53,7 +59,11 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("smb-enforce-permissions", "true", "true"),
     ("console-port", "off", "'off'"),
     ("account", "abc:AAAA;abd:BBBB:CCCC", "['abc:AAAA', 'abd:BBBB:CCCC']"),
+    ("account-file", "/a", "'/a'"),
+    ("create", "blob:aaa,bbb share:sss", "['blob:aaa,bbb', 'share:sss']"),
+    ("seed", "/s", "'/s'"),
     ("host-suffix", "a.example;b.example", "['a.example', 'b.example']"),
+    ("trusted-proxy", "10.0.0.1;fd00::/8", "['10.0.0.1', 'fd00::/8']"),
     ("tls-cert", "/c", "'/c'"),
     ("tls-key", "/k", "'/k'"),
     ("tls-self-signed", "true", "true"),
@@ -88,19 +98,22 @@ fn every_option_is_a_flag_a_variable_and_a_key_in_the_file() {
 #[test]
 fn empty_configuration_has_all_defaults() {
     let config = load(&[], &[], None).unwrap();
+    let local = |port| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
     assert_eq!(
         config,
         Config {
             data: Storage::Directory("lazuli-data".into()),
-            host: "127.0.0.1".parse().unwrap(),
-            services: ServiceKind::ALL.into_iter().zip(10_000..).collect(),
-            smb_port: Some(10_445),
+            services: ServiceKind::ALL.into_iter().zip((10_000..).map(local)).collect(),
+            smb: Some(local(10_445)),
             smb_unencrypted: false,
             smb_require_signing: false,
             smb_enforce_permissions: false,
-            console_port: Some(10_080),
+            console: Some(local(10_080)),
             accounts: vec![],
+            create: vec![],
+            seed: None,
             host_suffixes: vec![],
+            trusted_proxies: vec![],
             tls: TlsSource::Off,
             oidc: None,
             copy_source_allow: vec![Allow::Public],
@@ -111,6 +124,69 @@ fn empty_configuration_has_all_defaults() {
             scrub_rate: DEFAULT_SCRUB_RATE,
             insecure_dev_key: false,
         }
+    );
+}
+
+#[test]
+fn each_service_can_have_an_address_of_its_own() {
+    let flags =
+        ["--host", "10.0.0.1", "--queue-host", "127.0.0.1", "--console-host", "::1", "--smb-port=off"];
+    let config = load(&flags, &[], None).unwrap();
+    let hosts: Vec<_> = config.services.iter().map(|(_, address)| address.ip().to_string()).collect();
+    assert_eq!(hosts, ["10.0.0.1", "127.0.0.1", "10.0.0.1", "10.0.0.1"]);
+    assert_eq!(config.console.unwrap().to_string(), "[::1]:10080");
+    assert_eq!(config.exposed_host().unwrap().to_string(), "10.0.0.1");
+    let config = load(&["--console-host", "0.0.0.0"], &[], None).unwrap();
+    assert_eq!(config.exposed_host(), None, "the console does not count");
+    let config = load(&["--smb-host", "0.0.0.0"], &[], None).unwrap();
+    assert_eq!(config.exposed_host().unwrap().to_string(), "0.0.0.0");
+}
+
+#[test]
+fn booleans_may_be_given_as_numbers_and_words() {
+    for (value, expected) in
+        [("1", true), ("yes", true), ("on", true), ("true", true), ("0", false), ("no", false)]
+    {
+        let config = load(&[], &[("LAZULI_INSECURE_DEV_KEY", value)], None).unwrap();
+        assert_eq!(config.insecure_dev_key, expected, "{value}");
+    }
+    assert!(load(&[], &[("LAZULI_INSECURE_DEV_KEY", "maybe")], None).is_err());
+}
+
+#[test]
+fn variables_that_no_option_has_are_reported_with_the_right_spelling() {
+    let names =
+        ["LAZULI_BLOBPORT", "LAZULI_BLOB_PORT", "LAZULI_CONFIG", "LAZULI_NONSENSE", "PATH", "lazuli_data"];
+    let warnings = unknown_variables(names.map(str::to_owned));
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert!(warnings[0].contains("LAZULI_BLOBPORT") && warnings[0].ends_with("write LAZULI_BLOB_PORT"));
+    assert!(warnings[1].contains("LAZULI_NONSENSE"), "{warnings:?}");
+    assert!(warnings[2].ends_with("write LAZULI_DATA"), "{warnings:?}");
+}
+
+#[test]
+fn unknown_option_with_underscores_gets_a_hint() {
+    let said = load(&[], &[], Some("blob_port = 1")).unwrap_err();
+    assert!(said.contains(":1:1: unknown option blob_port: write blob-port"), "{said}");
+    assert!(load(&[], &[], Some("blob_sport = 1")).unwrap_err().contains("expected one of"));
+}
+
+#[test]
+fn accounts_of_a_file_are_read_line_by_line_and_no_error_quotes_a_key() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let accounts = |text: &str| {
+        std::fs::write(file.path(), text).unwrap();
+        let flags = ["--account", "abc:AAAA", "--account-file", file.path().to_str().unwrap()];
+        let names =
+            |config: Config| config.accounts.into_iter().map(|account| account.name).collect::<Vec<_>>();
+        load(&flags, &[], None).map(names)
+    };
+    assert_eq!(accounts("# keys\n\n abd:BBBB:CCCC \nabe:DDDD\n").unwrap(), ["abc", "abd", "abe"]);
+    let said = accounts("abd:BBBB\nabe:secret*\n").unwrap_err();
+    assert!(said.contains(":2: a key of account abe is not Base64") && !said.contains("secret"), "{said}");
+    assert!(accounts("abc:BBBB").unwrap_err().contains("configured twice"));
+    assert!(
+        load(&["--account-file", "/no/such"], &[], None).unwrap_err().contains("--account-file /no/such")
     );
 }
 

@@ -5,8 +5,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
+use ipnet::IpNet;
 use lazuli_outbound::Allow;
-use lazuli_protocol::{Key, names};
+use lazuli_protocol::{Key, ServiceKind, names};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
 /// A port to listen on, or `off`.
@@ -43,6 +44,21 @@ pub(crate) struct GivenAccount(pub(crate) Result<ConfiguredAccount, String>);
 /// An entry of the list of allowed copy sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllowedSource(pub(crate) Allow);
+
+/// An address, or a network as CIDR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network(pub(crate) IpNet);
+
+/// Containers, queues, tables or shares to create: `KIND:NAME[,NAME…]`, with an account as `ACCOUNT/KIND:…`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Creation {
+    /// The account; `None` means the first one.
+    pub(crate) account: Option<String>,
+    /// The service.
+    pub(crate) kind: ServiceKind,
+    /// The names.
+    pub(crate) names: Vec<String>,
+}
 
 /// The format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
@@ -109,6 +125,50 @@ impl FromStr for AllowedSource {
 
     fn from_str(text: &str) -> Result<Self, String> {
         text.parse().map(Self)
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let address = text.parse::<IpAddr>().map(|address| IpNet::from(address.to_canonical()));
+        let network = address.or_else(|_| text.parse::<IpNet>());
+        network.map(Self).map_err(|_| "neither an IP address nor a network such as 10.0.0.0/8".into())
+    }
+}
+
+impl FromStr for Creation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let malformed = || "not KIND:NAME[,NAME…]".to_owned();
+        let (kind, list) = text.split_once(':').ok_or_else(malformed)?;
+        let (account, kind) = match kind.split_once('/') {
+            Some((account, kind)) => (Some(account.to_owned()), kind),
+            None => (None, kind),
+        };
+        let kind = match kind {
+            "blob" | "container" => ServiceKind::Blob,
+            "queue" => ServiceKind::Queue,
+            "table" => ServiceKind::Table,
+            "share" | "file" => ServiceKind::File,
+            _ => return Err(format!("{kind:?} is not blob, queue, table or share")),
+        };
+        let names: Vec<_> = list.split(',').map(str::to_owned).collect();
+        for name in &names {
+            let checked = match kind {
+                ServiceKind::Blob => names::check_container(name),
+                ServiceKind::Queue => names::check_queue(name),
+                ServiceKind::Table => names::check_table(name),
+                ServiceKind::File => names::check_share(name),
+            };
+            checked.map_err(|_| match name.contains('_') {
+                true => format!("{name:?} is not a valid name: use hyphens instead of underscores"),
+                false => format!("{name:?} is not a valid name"),
+            })?;
+        }
+        Ok(Self { account, kind, names })
     }
 }
 
@@ -212,7 +272,7 @@ macro_rules! from_toml {
     )+};
 }
 
-from_toml!(Port, Host, ByteSize, AllowedSource, ConfiguredAccount);
+from_toml!(Port, Host, ByteSize, AllowedSource, ConfiguredAccount, Creation, Network);
 
 #[cfg(test)]
 mod tests {
@@ -247,6 +307,22 @@ mod tests {
     }
 
     #[test]
+    fn network_is_an_address_or_has_a_prefix_length() {
+        for (text, network) in [
+            ("10.0.0.1", Some("10.0.0.1/32")),
+            ("10.0.0.0/8", Some("10.0.0.0/8")),
+            ("::1", Some("::1/128")),
+            ("fd00::/8", Some("fd00::/8")),
+            ("10.0.0.0/33", None),
+            ("proxy", None),
+            ("*", None),
+        ] {
+            let parsed = text.parse::<Network>().ok().map(|network| network.0.to_string());
+            assert_eq!(parsed.as_deref(), network, "{text}");
+        }
+    }
+
+    #[test]
     fn byte_size_may_have_a_unit() {
         for (text, bytes) in [
             ("0", Some(0)),
@@ -261,6 +337,19 @@ mod tests {
         ] {
             assert_eq!(text.parse::<ByteSize>().ok(), bytes.map(ByteSize), "{text}");
         }
+    }
+
+    #[test]
+    fn creation_names_a_kind_and_valid_names() {
+        let creation =
+            |text: &str| text.parse::<Creation>().map(|found| (found.account, found.kind, found.names));
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(creation("blob:aaa,bbb"), Ok((None, ServiceKind::Blob, names(&["aaa", "bbb"]))));
+        assert_eq!(creation("acc/share:sss"), Ok((Some("acc".into()), ServiceKind::File, names(&["sss"]))));
+        for text in ["blob", "blob:", "blob:aaa,", "tape:aaa", "queue:Aaa", "table:a-b"] {
+            assert!(creation(text).is_err(), "{text}");
+        }
+        assert!(creation("blob:my_photos").unwrap_err().contains("hyphens"));
     }
 
     #[test]

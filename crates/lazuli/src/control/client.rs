@@ -5,7 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Command, HELD, MAX_REPLY, Reply, RestoreReply, RestoredCounts, SnapshotReply, socket_path};
+use serde::de::DeserializeOwned;
+
+use super::{
+    Command, HELD, MAX_REPLY, Reply, RestoreReply, RestoredCounts, SnapshotReply, StatusReply, socket_path,
+};
 use crate::Failure;
 use crate::backup::snapshot::Segment;
 
@@ -18,6 +22,13 @@ const SNAPSHOT_TIME: Duration = Duration::from_secs(900);
 pub(crate) fn send_command(directory: &Path, command: &Command) -> Result<Option<Reply>, Failure> {
     let Some(stream) = connect(directory)? else { return Ok(None) };
     talk(stream, command).map(Some).map_err(|error| no_answer(directory, &error))
+}
+
+/// Asks the server of a data directory for its state. Returns `None` if no server is running.
+pub(crate) fn request_status(directory: &Path, counts: bool) -> Result<Option<StatusReply>, Failure> {
+    let Some(stream) = connect(directory)? else { return Ok(None) };
+    let status = talk(stream, &Command::Status { counts });
+    status.map(Some).map_err(|error| no_answer(directory, &error))
 }
 
 /// Connects to the server of a data directory. Returns `None` if no server is running.
@@ -115,7 +126,7 @@ pub(crate) fn restore<T>(
     }
 }
 
-fn talk(mut stream: UnixStream, command: &Command) -> io::Result<Reply> {
+fn talk<R: DeserializeOwned>(mut stream: UnixStream, command: &Command) -> io::Result<R> {
     stream.set_read_timeout(Some(TIME))?;
     stream.set_write_timeout(Some(TIME))?;
     let mut line = serde_json::to_vec(command)?;

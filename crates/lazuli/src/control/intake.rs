@@ -52,6 +52,11 @@ impl Intakes {
         Self { store, extents, accounts, services }
     }
 
+    /// Makes a sweep of each service due.
+    pub(super) fn schedule_sweeps(&self) {
+        self.services.values().for_each(|service| service.schedule_sweep());
+    }
+
     /// Restores the object of a stream. The object becomes visible only on success. Blocks.
     pub(super) fn receive(
         &self,
@@ -97,7 +102,7 @@ impl Intakes {
         let received = self.try_receive_account(runtime, reserved, new_keys, rule, input);
         if received.is_err() {
             // The reservation has ended, so the received rows belong to no account.
-            self.services.values().for_each(|service| service.schedule_sweep());
+            self.schedule_sweeps();
         }
         received
     }

@@ -20,9 +20,10 @@ use tokio::time::timeout;
 
 use super::{
     Command, DevelopmentKey, HELD, Intakes, MAX_COMMAND, Reply, RestoreReply, RestoredCounts, SOCKET,
-    SnapshotReply, Target, execute, socket_path,
+    SnapshotReply, StatusReply, Target, execute, socket_path,
 };
 use crate::backup::snapshot::{self, Snapshot};
+use crate::report::RunningServer;
 
 /// Maximum number of concurrent clients; more wait in the kernel.
 const MAX_CLIENTS: usize = 8;
@@ -47,6 +48,7 @@ impl Control {
         accounts: AccountDirectory,
         rule: DevelopmentKey,
         intakes: Option<Intakes>,
+        running: Option<RunningServer>,
     ) -> io::Result<Self> {
         snapshot::remove(directory)?;
         let (path, _held) = socket_path(directory)?;
@@ -59,7 +61,7 @@ impl Control {
         // Until the permissions are set, the umask keeps other users out.
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        let server = Server { directory: directory.into(), extents, accounts, rule, intakes };
+        let server = Server { directory: directory.into(), extents, accounts, rule, intakes, running };
         let task = tokio::spawn(accept(listener, server)).abort_handle();
         Ok(Self { path: directory.join(SOCKET), task })
     }
@@ -81,6 +83,8 @@ struct Server {
     rule: DevelopmentKey,
     /// Receives restored objects; `None` if this server cannot restore.
     intakes: Option<Intakes>,
+    /// Reports the state of the server; `None` in tests.
+    running: Option<RunningServer>,
 }
 
 /// The object or account that a client restores.
@@ -137,8 +141,22 @@ impl Server {
                 };
                 return self.restore(read.into_inner().into_inner(), write, target).await;
             }
+            Ok(Command::Status { counts }) => {
+                let reply: StatusReply = match &self.running {
+                    Some(running) => {
+                        timeout(TIME, running.status(&self.directory, &self.accounts, counts)).await?
+                    }
+                    None => Err("this server does not report its state".into()),
+                };
+                send(&mut write, &reply).await?;
+            }
             Ok(command) => {
+                let removes = matches!(command, Command::Remove { .. });
                 let reply = timeout(TIME, execute(&self.accounts, self.rule, command)).await?;
+                if let (true, Some(intakes)) = (removes && reply.is_ok(), &self.intakes) {
+                    // A sweep finds out when the data can be removed.
+                    intakes.schedule_sweeps();
+                }
                 send(&mut write, &reply).await?;
             }
             Err(error) => {

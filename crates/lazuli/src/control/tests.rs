@@ -39,14 +39,20 @@ async fn running_server_carries_out_commands_and_a_stopped_server_is_not_found()
     drop(std::os::unix::net::UnixListener::bind(dir.path().join(SOCKET)).unwrap());
     assert_eq!(send_in_thread(dir.path(), Command::List).await, None);
 
-    let control =
-        Control::start(dir.path(), extents(dir.path()), accounts.clone(), DevelopmentKey::Accepted, None)
-            .unwrap();
+    let control = Control::start(
+        dir.path(),
+        extents(dir.path()),
+        accounts.clone(),
+        DevelopmentKey::Accepted,
+        None,
+        None,
+    )
+    .unwrap();
     let mode = std::fs::metadata(dir.path().join(SOCKET)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let add = Command::Add { name: "alpha".into(), keys: vec![key(1)] };
     let added = send_in_thread(dir.path(), add.clone()).await.unwrap().unwrap();
-    assert_eq!(added[0].keys, [key(1)]);
+    assert_eq!(added.accounts[0].keys, [key(1)]);
     let refused = send_in_thread(dir.path(), add).await.unwrap().unwrap_err();
     assert!(refused.contains("already"), "{refused}");
     let rotate = Command::RotateKey { name: "alpha".into(), slot: KeySlot::Key2, key: key(2) };
@@ -55,8 +61,10 @@ async fn running_server_carries_out_commands_and_a_stopped_server_is_not_found()
     send_in_thread(dir.path(), set).await.unwrap().unwrap();
     let seen = accounts.get("alpha").await.unwrap().unwrap();
     assert!(seen.settings.disabled && seen.keys == [key(1), key(2)]);
-    assert_eq!(send_in_thread(dir.path(), Command::List).await.unwrap().unwrap(), [Account::clone(&seen)]);
-    send_in_thread(dir.path(), Command::Remove { name: "alpha".into() }).await.unwrap().unwrap();
+    let listed = send_in_thread(dir.path(), Command::List).await.unwrap().unwrap();
+    assert_eq!(listed.accounts, [Account::clone(&seen)]);
+    let remove = Command::Remove { name: "alpha".into(), delete_data: false, immediately: false };
+    send_in_thread(dir.path(), remove).await.unwrap().unwrap();
     assert!(accounts.list().await.unwrap().is_empty());
 
     drop(control);
@@ -72,9 +80,10 @@ async fn data_directory_with_a_long_path_has_a_socket() {
         std::fs::create_dir(made).unwrap();
     }
     let accounts = accounts(&store).await;
-    let _control = Control::start(&long, extents(&long), accounts, DevelopmentKey::Accepted, None).unwrap();
+    let _control =
+        Control::start(&long, extents(&long), accounts, DevelopmentKey::Accepted, None, None).unwrap();
     assert!(long.join(SOCKET).exists());
-    assert_eq!(send_in_thread(&long, Command::List).await, Some(Ok(vec![])));
+    assert_eq!(send_in_thread(&long, Command::List).await, Some(Ok(Done::default())));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,7 +91,8 @@ async fn invalid_command_gets_an_error_reply_and_does_not_stop_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let accounts = accounts(dir.path()).await;
     let _control =
-        Control::start(dir.path(), extents(dir.path()), accounts, DevelopmentKey::Accepted, None).unwrap();
+        Control::start(dir.path(), extents(dir.path()), accounts, DevelopmentKey::Accepted, None, None)
+            .unwrap();
     for (sent, expected) in [
         (&b"\n"[..], "does not understand"),
         (b"{\"Explode\":{}}\n", "does not understand"),
@@ -101,7 +111,7 @@ async fn invalid_command_gets_an_error_reply_and_does_not_stop_the_server() {
         let answer = answer.await.unwrap();
         assert!(answer.contains(expected), "{answer}");
     }
-    assert_eq!(send_in_thread(dir.path(), Command::List).await, Some(Ok(vec![])));
+    assert_eq!(send_in_thread(dir.path(), Command::List).await, Some(Ok(Done::default())));
 }
 
 #[tokio::test]
@@ -133,7 +143,7 @@ async fn held_snapshot_keeps_content_and_is_removed_on_disconnect() {
     // As left by a killed server.
     std::fs::create_dir(&folder).unwrap();
     let rule = DevelopmentKey::Accepted;
-    let _control = Control::start(dir.path(), extents.clone(), accounts, rule, None).unwrap();
+    let _control = Control::start(dir.path(), extents.clone(), accounts, rule, None, None).unwrap();
     assert!(!folder.exists());
 
     let path = dir.path().to_owned();

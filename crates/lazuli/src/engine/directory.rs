@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::control::{Control, DevelopmentKey, Intakes};
 use crate::data::Data;
 use crate::health::ContentHealth;
+use crate::report::RunningServer;
 use crate::scrub::Scrub;
 use crate::services::Services;
 use crate::{Failure, health};
@@ -98,10 +99,11 @@ impl Engine for DirectoryEngine {
         accounts: &AccountDirectory,
         rule: DevelopmentKey,
         services: &Services,
+        running: RunningServer,
     ) -> Result<Option<Control>, Failure> {
         let intakes = Intakes::new(self.store(), self.extents(), accounts.clone(), services);
         let (directory, extents) = (self.data.directory.path(), self.data.extents.clone());
-        Control::start(directory, extents, accounts.clone(), rule, Some(intakes))
+        Control::start(directory, extents, accounts.clone(), rule, Some(intakes), Some(running))
             .map(Some)
             .map_err(|error| Failure::Failed(format!("control socket: {error}")))
     }

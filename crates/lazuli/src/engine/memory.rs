@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use super::Engine;
 use crate::background::ChoreHealth;
 use crate::control::{Control, DevelopmentKey};
+use crate::report::RunningServer;
 use crate::services::Services;
 use crate::{Failure, data, services};
 
@@ -104,6 +105,7 @@ impl Engine for MemoryEngine {
         _: &AccountDirectory,
         _: DevelopmentKey,
         _: &Services,
+        _: RunningServer,
     ) -> Result<Option<Control>, Failure> {
         Ok(None)
     }

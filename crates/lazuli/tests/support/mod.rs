@@ -64,6 +64,12 @@ pub(crate) fn fail(arguments: &[&str], code: i32) -> String {
     text(&output.stderr)
 }
 
+/// Starts a server on free ports, which has to fail with exit code 1; what it said.
+pub(crate) fn fail_to_serve(arguments: &[&str]) -> String {
+    let all: Vec<_> = ["serve"].iter().chain(&FREE_PORTS).chain(arguments).copied().collect();
+    fail(&all, 1)
+}
+
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -91,7 +97,7 @@ impl Server {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut ready = HashMap::new();
-        while !ready.contains_key("connect") {
+        while !ready.contains_key("connect") && !ready.contains_key("accounts") {
             let Some(Ok(line)) = lines.next() else {
                 let mut said = String::new();
                 child.stderr.take().unwrap().read_to_string(&mut said).unwrap();

@@ -10,7 +10,7 @@ use lazuli_protocol::account::Account;
 use lazuli_protocol::error::Refusal;
 use lazuli_protocol::kind::ServiceKind;
 use lazuli_protocol::operation::Operation;
-use tracing::Span;
+use tracing::{Span, field};
 use uuid::Uuid;
 
 use crate::access_log;
@@ -25,7 +25,7 @@ pub(crate) struct Exchange {
     metrics: Arc<Metrics>,
     /// Marks the request as in flight on its connection.
     guard: RequestGuard,
-    /// Names the request in the log. Disabled until the operation is known.
+    /// Names the request in the log.
     span: Span,
 }
 
@@ -58,7 +58,13 @@ impl Exchange {
             sent: 0,
             finished: false,
         };
-        Self { record: Box::new(record), metrics, guard, span: Span::none() }
+        let span = tracing::error_span!(
+            "request",
+            %request_id,
+            account = field::Empty,
+            operation = field::Empty,
+        );
+        Self { record: Box::new(record), metrics, guard, span }
     }
 
     pub(crate) fn request_id(&self) -> Uuid {
@@ -90,18 +96,13 @@ impl Exchange {
     }
 
     pub(crate) fn set_account(&mut self, account: &Arc<Account>) {
+        self.span.record("account", account.name.as_str());
         self.record.account = Some(Arc::clone(account));
     }
 
-    /// Records the operation, and with it the span of the request. The account must be known.
     pub(crate) fn set_operation(&mut self, operation: Operation) {
+        self.span.record("operation", operation.name());
         self.record.operation = Some(operation);
-        self.span = tracing::error_span!(
-            "request",
-            request_id = %self.record.request_id,
-            account = self.record.account.as_ref().map(|account| account.name.as_str()),
-            operation = operation.name(),
-        );
     }
 
     pub(crate) fn set_body_progress(&mut self, progress: Option<Arc<BodyProgress>>) {

@@ -137,8 +137,10 @@ impl Handler for Pipeline {
         };
         let mut properties = None;
         let incoming_request = IncomingRequest { parts, body, origin, now, request_id };
+        let span = reply.exchange.span().clone();
         let result = {
-            let mut served = pin!(self.serve(incoming_request, &mut reply, &mut properties));
+            let served = self.serve(incoming_request, &mut reply, &mut properties).instrument(span);
+            let mut served = pin!(served);
             poll_fn(|cx| poll_catching_panics(served.as_mut(), cx)).await
         };
         let result = result.unwrap_or_else(|panic| {
@@ -168,7 +170,7 @@ impl Pipeline {
         if target.operation.is_preflight() {
             return preflight(properties.as_deref(), &incoming_request.parts.headers);
         }
-        self.execute(incoming_request, target).instrument(reply.exchange.span().clone()).await
+        self.execute(incoming_request, target).await
     }
 
     /// Authenticates a request and carries out its operation.

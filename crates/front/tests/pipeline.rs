@@ -494,3 +494,29 @@ async fn refusals_are_logged_with_reason_and_caller_but_no_secrets() {
         assert_eq!(entry["suppressed"], 0);
     }
 }
+
+#[tokio::test]
+async fn errors_are_logged_with_the_request_id_from_the_beginning_and_with_account_and_operation_once_known()
+{
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing::Level::ERROR)
+        .with_writer(move || writer.clone())
+        .finish();
+    // The test's runtime uses only this thread.
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let server = start_with(Limits::default());
+    for (target, known, message) in [
+        ("/broken/c/b", "", "the account cannot be read"),
+        ("/lapis/public/panic", " account=\"lapis\" operation=\"Get Blob\"", "a request panicked"),
+    ] {
+        let reply = server.connect().await.get(target).await;
+        assert_eq!(reply.status, 500, "{target}");
+        let id = reply.header("x-ms-request-id").unwrap();
+        let span = format!("request{{request_id={id}{known}}}: ");
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(text.lines().any(|line| line.contains(&span) && line.contains(message)), "{span} {text}");
+    }
+}

@@ -154,6 +154,9 @@ impl http_body::Body for RepeatingStream {
     }
 }
 
+/// An account that cannot be read.
+pub(crate) const BROKEN_ACCOUNT: &str = "broken";
+
 /// One account, and service properties with the test's CORS rules.
 struct OneAccount {
     account: Arc<Account>,
@@ -163,6 +166,10 @@ struct OneAccount {
 #[async_trait]
 impl Accounts for OneAccount {
     async fn account(&self, name: &str) -> Result<Option<Arc<Account>>, Refusal> {
+        if name == BROKEN_ACCOUNT {
+            tracing::error!("the account cannot be read");
+            return Err(ErrorCode::InternalError.into());
+        }
         Ok((name == self.account.name).then(|| Arc::clone(&self.account)))
     }
 

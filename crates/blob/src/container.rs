@@ -12,7 +12,7 @@ use http::{HeaderMap, StatusCode};
 use lazuli_concurrency::{Access, Lease, Stamp, Timestamp};
 use lazuli_generations::Created;
 use lazuli_protocol::policy::{PublicAccess, SignedIdentifiers};
-use lazuli_protocol::{Account, ErrorCode, Headers, Metadata, Refusal, Request, Response, Version, names};
+use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, Version, names};
 use lazuli_store::View;
 
 use crate::content::encryption::{self, ACCOUNT_KEY_SCOPE};
@@ -29,12 +29,6 @@ pub(crate) fn is_system(name: &str) -> bool {
 }
 
 impl BlobService {
-    /// Returns the current container of this name.
-    pub(crate) async fn container(&self, account: &Account, name: &str) -> Result<Container, Refusal> {
-        names::check_container(name)?;
-        self.containers.get(account, name).await
-    }
-
     /// Handles Create Container.
     pub(crate) async fn create_container(&self, request: Request) -> Result<Response, Refusal> {
         check_new_name(&request.container)?;

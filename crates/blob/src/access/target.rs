@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
 use lazuli_extents::ContentHold;
-use lazuli_protocol::{ErrorCode, Query, Refusal, Request, date, names};
+use lazuli_protocol::{Account, ErrorCode, Query, Refusal, Request, date, names};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row};
 
 use crate::BlobService;
@@ -93,6 +93,12 @@ pub(crate) struct PinnedState {
 }
 
 impl BlobService {
+    /// Returns the current container of this name.
+    pub(crate) async fn container(&self, account: &Account, name: &str) -> Result<Container, Refusal> {
+        names::check_container(name)?;
+        self.containers.get(account, name).await
+    }
+
     /// Finds the container and the blob that a request addresses. The container must exist, the blob need
     /// not.
     pub(crate) async fn target(&self, request: &Request) -> Result<Target, Refusal> {

@@ -7,7 +7,6 @@ use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, Version};
 use lazuli_store::{Change, Decision, Mutation, Reads};
 
 use crate::access::target::Target;
-use crate::block::check_body;
 use crate::content::block_list::encode_run;
 use crate::content::cipher::Nonce;
 use crate::content::edit::{BlobChange, ContentEdit};
@@ -15,10 +14,10 @@ use crate::content::encryption::{Seal, check_update};
 use crate::content::intake::Md5Policy;
 use crate::model::keys;
 use crate::model::record::{self, Blob, Kind};
+use crate::rules::body::{check_body, max_append};
 use crate::rules::precondition::{Preconditions, check_changeable, check_mutable, not_found};
 use crate::{BlobService, reply};
 
-const MIB: u64 = 1 << 20;
 /// Maximum number of blocks of an append blob.
 const MAX_BLOCKS: u32 = 50_000;
 const POSITION: &str = "x-ms-blob-condition-appendpos";
@@ -169,11 +168,6 @@ impl Append {
 
 fn is_append(kind: Kind) -> bool {
     matches!(kind, Kind::Append { .. })
-}
-
-/// Returns the maximum length of an appended block.
-pub(crate) fn max_append(version: Version) -> u64 {
-    if version.at_least(2022, 11, 2) { 100 * MIB } else { 4 * MIB }
 }
 
 #[cfg(test)]

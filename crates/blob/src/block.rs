@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use http::StatusCode;
 use lazuli_concurrency::{Access, Timestamp};
-use lazuli_protocol::{ErrorCode, Refusal, Request, Response, Version};
+use lazuli_protocol::{ErrorCode, Refusal, Request, Response};
 use lazuli_store::{Change, Decision, Mutation, Reads, Row, View};
 
 use crate::access::target::Target;
@@ -16,11 +16,11 @@ use crate::index::tag_index::TagClaim;
 use crate::model::keys;
 use crate::model::record::{self, Blob, Kind, StagedBlock};
 use crate::model::staging::{BlockId, Staging};
+use crate::rules::body::{check_body, max_block};
 use crate::rules::history::History;
 use crate::rules::precondition::{Preconditions, check_no_pending_copy, check_overwrite};
 use crate::{BlobService, reply};
 
-const MIB: u64 = 1 << 20;
 /// Maximum number of staged blocks of a blob.
 const MAX_STAGED: i64 = 100_000;
 
@@ -166,22 +166,4 @@ fn check_stageable(blob: &Blob, now: Timestamp) -> Result<(), Refusal> {
         return Err(ErrorCode::BlobArchived.into());
     }
     check_no_pending_copy(blob)
-}
-
-/// Refuses a request without a body: there are no empty blocks.
-pub(crate) fn check_body(request: &Request) -> Result<(), Refusal> {
-    match request.content_length {
-        Some(0) => Err(Refusal::invalid_header("Content-Length", "0")),
-        Some(_) => Ok(()),
-        None => Err(ErrorCode::MissingContentLengthHeader.into()),
-    }
-}
-
-/// Returns the maximum length of a block.
-pub(crate) fn max_block(version: Version) -> u64 {
-    match version {
-        version if version.at_least(2019, 12, 12) => 4000 * MIB,
-        version if version.at_least(2016, 5, 31) => 100 * MIB,
-        _ => 4 * MIB,
-    }
 }

@@ -24,7 +24,7 @@ use crate::content::source::{LocalSource, Source, SourceLocation, check_conditio
 use crate::model::keys;
 use crate::model::record::{self, Blob, BlobCopy, Kind};
 use crate::model::tier::{Rehydration, Tier, Tiering};
-use crate::put_from_url::check_no_body;
+use crate::rules::body::check_no_body;
 use crate::rules::new_blob::{ContentHeaderForms, new_blob_with};
 use crate::rules::precondition::{Preconditions, not_found};
 use crate::rules::tier::{check_new_tier, is_high_priority};

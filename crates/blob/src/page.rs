@@ -14,7 +14,7 @@ use crate::content::edit::{BlobChange, ContentEdit};
 use crate::content::encryption::{Seal, check_update};
 use crate::content::intake::Md5Policy;
 use crate::model::record::{Blob, Damage, Kind, PAGE};
-use crate::put::check_no_body;
+use crate::rules::body::check_empty_body;
 use crate::rules::precondition::{Preconditions, check_changeable, check_mutable, not_found};
 use crate::{BlobService, reply};
 
@@ -27,7 +27,7 @@ impl BlobService {
         let write = PageWrite::parse(&request)?;
         let clear = request.headers.one_of("x-ms-page-write", &[("update", false), ("clear", true)])?;
         if clear.ok_or_else(|| Refusal::missing_header("x-ms-page-write"))? {
-            check_no_body(&request)?;
+            check_empty_body(&request)?;
             let target = self.write_target(&request).await?;
             let seal = self.seal(&request, &target.container)?;
             let blob = self.clear_pages(&target, &write, seal.as_ref()).await?;

@@ -3,18 +3,17 @@
 use http::StatusCode;
 use lazuli_extents::Content;
 use lazuli_protocol::digest::SentDigests;
-use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, Version};
+use lazuli_protocol::{Headers, Refusal, Request, Response};
 
 use crate::access::replace::ReplaceRequest;
 use crate::content::cipher::new_nonce;
 use crate::content::intake::{Md5Policy, Received};
 use crate::model::record::Kind;
+use crate::rules::body::{check_empty_body, max_put_blob};
 use crate::rules::new_blob::{new_blob, page_blob_length};
 use crate::rules::precondition::Preconditions;
 use crate::rules::tier::check_new_tier;
 use crate::{BlobService, reply};
-
-const MIB: u64 = 1 << 20;
 
 impl BlobService {
     /// Handles Put Blob, for any type of blob.
@@ -45,13 +44,13 @@ impl BlobService {
                 writer
             }
             Kind::Page { .. } => {
-                check_no_body(&request)?;
+                check_empty_body(&request)?;
                 new.content = Content::hole(pages);
                 new.nonce = seal.as_ref().map(|_| new_nonce()).transpose()?;
                 self.extents.writer()
             }
             Kind::Append { .. } => {
-                check_no_body(&request)?;
+                check_empty_body(&request)?;
                 self.extents.writer()
             }
         };
@@ -84,23 +83,5 @@ fn blob_type(request: &Request) -> Result<Kind, Refusal> {
         // Older versions have only block blobs.
         None if !request.version.at_least(2009, 9, 19) => Ok(Kind::Block),
         None => Err(Refusal::missing_header("x-ms-blob-type")),
-    }
-}
-
-/// Refuses a body in a request that must have none, and a request without `Content-Length`.
-pub(crate) fn check_no_body(request: &Request) -> Result<(), Refusal> {
-    match request.content_length {
-        Some(0) => Ok(()),
-        Some(length) => Err(Refusal::invalid_header("content-length", length.to_string())),
-        None => Err(ErrorCode::MissingContentLengthHeader.into()),
-    }
-}
-
-/// Returns the maximum length of a Put Blob body.
-pub(crate) fn max_put_blob(version: Version) -> u64 {
-    match version {
-        version if version.at_least(2019, 12, 12) => 5000 * MIB,
-        version if version.at_least(2016, 5, 31) => 256 * MIB,
-        _ => 64 * MIB,
     }
 }

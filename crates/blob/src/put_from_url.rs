@@ -2,23 +2,21 @@
 //! Blob, Put Block, Append Block and Put Page, but read the bytes from a source.
 
 use http::StatusCode;
-use lazuli_protocol::{Headers, Refusal, Request, Response, Version};
+use lazuli_protocol::{Headers, Refusal, Request, Response};
 use md5::{Digest as _, Md5};
 
 use crate::access::replace::ReplaceRequest;
-use crate::append::{Append, NewBlock, append_reply, max_append};
+use crate::append::{Append, NewBlock, append_reply};
 use crate::content::read_source::{ReplyDigest, adopt_source_digests, write_digests};
 use crate::content::source::copies_tags;
 use crate::model::record::{DEFAULT_CONTENT_TYPE, Kind, StagedBlock};
 use crate::model::staging::BlockId;
 use crate::page::{MAX_PAGE_WRITE, PageWrite, check_length, pages_reply};
-use crate::put::max_put_blob;
+use crate::rules::body::{check_no_body, max_append, max_block_from_url, max_put_blob};
 use crate::rules::new_blob::{ContentHeaderForms, content_headers, new_blob};
 use crate::rules::precondition::Preconditions;
 use crate::rules::tier::check_new_tier;
 use crate::{BlobService, reply};
-
-const MIB: u64 = 1 << 20;
 
 impl BlobService {
     /// Handles Put Blob From URL.
@@ -66,7 +64,7 @@ impl BlobService {
         let target = self.write_target(&request).await?;
         let seal = self.seal(&request, &target.container)?;
         let source = self.find_source(&request).await?;
-        let (part, limit) = (source.part(&request)?, max_block(request.version));
+        let (part, limit) = (source.part(&request)?, max_block_from_url(request.version));
         let read =
             self.read_source(&mut request, &source, part, limit, ReplyDigest::OfBlock, seal.as_ref()).await?;
         let encryption = seal.map(|seal| seal.encryption);
@@ -129,17 +127,4 @@ impl BlobService {
         write_digests(&mut response.headers, md5, crc64, request.version);
         Ok(response)
     }
-}
-
-/// Refuses a request with a body.
-pub(crate) fn check_no_body(request: &Request) -> Result<(), Refusal> {
-    match request.content_length {
-        None | Some(0) => Ok(()),
-        Some(length) => Err(Refusal::invalid_header("content-length", length.to_string())),
-    }
-}
-
-/// Returns the maximum length of a block that is copied from a source.
-fn max_block(version: Version) -> u64 {
-    if version.at_least(2020, 4, 8) { 4000 * MIB } else { 100 * MIB }
 }

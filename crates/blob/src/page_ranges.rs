@@ -57,15 +57,10 @@ impl BlobService {
         };
         let changes = PageChanges::new(source);
         let list = PageList { changes, limit: page.limit, begun: false, _held: held };
-        response.body = Body::stream(StreamBody::new(stream::unfold(Some(list), |list| async {
-            let mut list = list?;
-            match list.piece().await {
-                Ok((piece, more)) => Some((Ok(Frame::data(piece)), more.then_some(list))),
-                Err(error) => {
-                    tracing::error!(%error, "page ranges cannot be read");
-                    Some((Err(BodyError::from(error)), None))
-                }
-            }
+        response.body = Body::stream(StreamBody::new(stream::try_unfold(Some(list), |list| async {
+            let Some(mut list) = list else { return Ok::<_, BodyError>(None) };
+            let (piece, more) = list.piece().await.map_err(reply::content_refusal)?;
+            Ok(Some((Frame::data(piece), more.then_some(list))))
         })));
         Ok(response)
     }

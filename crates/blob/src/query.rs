@@ -64,20 +64,17 @@ impl BlobService {
 
 /// Streams the reply while the blob is read.
 fn body(reply: QueryReply, reader: PlainReader) -> Body {
-    let frames = stream::unfold(Some((reply, reader)), |state| async {
-        let (mut reply, mut reader) = state?;
+    let frames = stream::try_unfold((reply, reader), |(mut reply, mut reader)| async {
         loop {
             match reply.step() {
-                ReplyStep::Send(bytes) => return Some((Ok(Frame::data(bytes)), Some((reply, reader)))),
-                ReplyStep::Done => return None,
+                ReplyStep::Send(bytes) => {
+                    return Ok::<_, BodyError>(Some((Frame::data(bytes), (reply, reader))));
+                }
+                ReplyStep::Done => return Ok(None),
                 ReplyStep::Pause => {}
-                ReplyStep::Feed => match reader.next().await {
-                    Ok(Some(bytes)) => reply.feed(bytes),
-                    Ok(None) => reply.finish(),
-                    Err(error) => {
-                        tracing::error!(%error, "content cannot be read");
-                        return Some((Err(BodyError::from(error)), None));
-                    }
+                ReplyStep::Feed => match reader.next().await.map_err(reply::content_refusal)? {
+                    Some(bytes) => reply.feed(bytes),
+                    None => reply.finish(),
                 },
             }
             // A query may read much content from memory without sending anything.

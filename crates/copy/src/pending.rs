@@ -14,7 +14,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,6 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_concurrency::{Span, Timestamp};
+use lazuli_protocol::request::next_data;
 use lazuli_protocol::{ErrorCode, Refusal, ServiceKind, Version};
 use lazuli_service::read_refusal;
 use lazuli_service::record;
@@ -444,10 +444,9 @@ async fn fetch<D: Destination>(
         }
         let (before, next_check) = (copied, Instant::now() + CHECK_INTERVAL);
         while copied - recorded < PROGRESS_BYTES {
-            let frame = timeout_at(next_check, poll_fn(|cx| body.as_mut().poll_frame(cx)));
-            let Ok(frame) = frame.await else { break };
-            let Some(frame) = frame else { return Ok(sink) };
-            let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() else { continue };
+            let next = timeout_at(next_check, next_data(body.as_mut())).await;
+            let Ok(next) = next else { break };
+            let Some(bytes) = next? else { return Ok(sink) };
             copied += bytes.len() as u64;
             destination.push(&mut sink, bytes).await.map_err(FetchError::from_destination::<D>)?;
         }

@@ -4,7 +4,7 @@
 //! The first reply of the source fixes its version: every further request requires that version, and a reply
 //! with another version ends the copy. A broken connection fails the request in flight, not the copy.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,9 +16,9 @@ use http::header::{
     LAST_MODIFIED, RANGE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
-use http_body::{Body as _, Frame};
+use http_body::Frame;
 use lazuli_outbound::{Error, Outbound, OutboundReply};
-use lazuli_protocol::request::{Body, BodyError, RequestBody};
+use lazuli_protocol::request::{Body, BodyError, RequestBody, next_data};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, ServiceKind, Version};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -176,16 +176,7 @@ impl StreamedSource {
             }
             SourceBody::Local(body) => body,
         };
-        loop {
-            match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
-                None => return Ok(None),
-                Some(Err(error)) => return Err(self.service_error(&Refusal::from_body_error(error))),
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) => return Ok(Some(bytes)),
-                    Err(_) => continue,
-                },
-            }
-        }
+        next_data(Pin::new(body)).await.map_err(|refusal| self.service_error(&refusal))
     }
 
     /// Converts the refusal of another service of this server.

@@ -10,7 +10,7 @@
 //!
 //! A [`ReplyBody`] counts the bytes sent and completes the [`Exchange`].
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use lazuli_protocol::error::{BodyFailure, ErrorCode, Refusal};
 use lazuli_protocol::request::{Body, BodyError};
@@ -175,7 +176,7 @@ impl Drop for RequestBody {
 async fn drain(mut incoming: Incoming, activity: Arc<Activity>, limits: Arc<Limits>) {
     let rest = async {
         let mut left = limits.drain_bytes;
-        while let Some(frame) = poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await {
+        while let Some(frame) = incoming.frame().await {
             let length = frame.ok()?.data_ref().map_or(0, Bytes::len) as u64;
             left = left.checked_sub(length)?;
         }

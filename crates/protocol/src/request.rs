@@ -246,6 +246,19 @@ impl Request {
     }
 }
 
+/// Returns the next bytes of a body, or `None` at its end. Skips trailers.
+pub async fn next_data<B>(mut body: Pin<&mut B>) -> Result<Option<Bytes>, Refusal>
+where
+    B: http_body::Body<Data = Bytes, Error = BodyError> + ?Sized,
+{
+    while let Some(frame) = body.frame().await {
+        if let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() {
+            return Ok(Some(bytes));
+        }
+    }
+    Ok(None)
+}
+
 /// Reads a whole body into memory. Refuses one of more than `limit` bytes as soon as that is known.
 pub async fn collect<B>(mut body: Pin<&mut B>, limit: usize) -> Result<Bytes, Refusal>
 where
@@ -256,14 +269,11 @@ where
     if body.size_hint().lower() > limit as u64 {
         return Err(Refusal::new(ErrorCode::RequestBodyTooLarge));
     }
-    while let Some(frame) = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-        let frame = frame.map_err(Refusal::from_body_error)?;
-        if let Ok(data) = frame.into_data() {
-            if collected.len() + data.len() > limit {
-                return Err(Refusal::new(ErrorCode::RequestBodyTooLarge));
-            }
-            collected.extend_from_slice(&data);
+    while let Some(data) = next_data(body.as_mut()).await? {
+        if collected.len() + data.len() > limit {
+            return Err(Refusal::new(ErrorCode::RequestBodyTooLarge));
         }
+        collected.extend_from_slice(&data);
     }
     Ok(collected.freeze())
 }

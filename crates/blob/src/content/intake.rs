@@ -4,12 +4,11 @@
 //! and matches the digests that the client sent. No row refers to it yet. If no commit follows, the next
 //! sweep frees it.
 
-use std::future::poll_fn;
-
 use bytes::Bytes;
 use crc_fast::CrcAlgorithm::Crc64Nvme;
 use lazuli_extents::{Content, Upload, Writer};
 use lazuli_protocol::digest::SentDigests;
+use lazuli_protocol::request::next_data;
 use lazuli_protocol::{ErrorCode, Refusal, Request, Version};
 use md5::{Digest as _, Md5};
 use tokio::sync::{Semaphore, mpsc};
@@ -84,15 +83,13 @@ impl BlobService {
         let writer = self.extents.writer();
         let mut upload = Upload::new(&self.extents, &writer);
         let mut digest = Digest::new(want == Md5Policy::Always || sent.md5.is_some(), length);
-        while let Some(frame) = poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await {
-            if let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() {
-                digest.update(&bytes).await;
-                let bytes = match &mut run {
-                    Some(run) => run.encrypt(&bytes),
-                    None => bytes,
-                };
-                upload.push(bytes).await.map_err(reply::content_refusal)?;
-            }
+        while let Some(bytes) = next_data(request.body.as_mut()).await? {
+            digest.update(&bytes).await;
+            let bytes = match &mut run {
+                Some(run) => run.encrypt(&bytes),
+                None => bytes,
+            };
+            upload.push(bytes).await.map_err(reply::content_refusal)?;
         }
         // Digest the last bytes while they become durable.
         let stored = async {
@@ -117,10 +114,8 @@ impl BlobService {
         let sent = SentDigests::parse(&request.headers)?;
         let length = request.content_length.unwrap_or(0);
         let mut digest = Digest::new(want == Md5Policy::Always || sent.md5.is_some(), length);
-        while let Some(frame) = poll_fn(|cx| request.body.as_mut().poll_frame(cx)).await {
-            if let Ok(bytes) = frame.map_err(Refusal::from_body_error)?.into_data() {
-                digest.update(&bytes).await;
-            }
+        while let Some(bytes) = next_data(request.body.as_mut()).await? {
+            digest.update(&bytes).await;
         }
         let (md5, crc64) = digest.finish().await?;
         sent.check(md5, crc64)?;

@@ -54,16 +54,9 @@ impl BlobService {
             return Ok(Body::Whole(bytes.slice(part.start as usize..part.end as usize)));
         }
         let reader = self.read_plain(blob, seal, part, held).await?;
-        let frames = stream::unfold(Some(reader), |reader| async {
-            let mut reader = reader?;
-            match reader.next().await {
-                Ok(Some(bytes)) => Some((Ok(Frame::data(bytes)), Some(reader))),
-                Ok(None) => None,
-                Err(error) => {
-                    tracing::error!(%error, "cannot read content");
-                    Some((Err(BodyError::from(error)), None))
-                }
-            }
+        let frames = stream::try_unfold(reader, |mut reader| async {
+            let bytes = reader.next().await.map_err(reply::content_refusal)?;
+            Ok::<_, BodyError>(bytes.map(|bytes| (Frame::data(bytes), reader)))
         });
         Ok(Body::stream(StreamBody::new(frames)))
     }

@@ -324,16 +324,9 @@ const CONTENT_HEADERS: [&str; 6] = [
 
 /// Streams content.
 fn body(reader: ContentReader) -> Body {
-    let frames = stream::unfold(Some(reader), |reader| async {
-        let mut reader = reader?;
-        match reader.next().await {
-            Ok(Some(bytes)) => Some((Ok(Frame::data(bytes)), Some(reader))),
-            Ok(None) => None,
-            Err(error) => {
-                tracing::error!(%error, "content cannot be read");
-                Some((Err(BodyError::from(error)), None))
-            }
-        }
+    let frames = stream::try_unfold(reader, |mut reader| async {
+        let bytes = reader.next().await.map_err(content_refusal)?;
+        Ok::<_, BodyError>(bytes.map(|bytes| (Frame::data(bytes), reader)))
     });
     Body::stream(StreamBody::new(frames))
 }

@@ -47,11 +47,6 @@ pub fn encode(record: &impl Serialize) -> Result<Bytes, Refusal> {
     encode_as(FORMAT, record)
 }
 
-/// Encodes a record whose fields have changed as the value of a row.
-pub fn encode_versioned<R: Versioned>(record: &R) -> Result<Bytes, Refusal> {
-    encode_as(R::FORMAT, record)
-}
-
 fn encode_as(format: u8, record: &impl Serialize) -> Result<Bytes, Refusal> {
     let mut value = BytesMut::with_capacity(256).writer();
     value.get_mut().put_u8(format);
@@ -73,12 +68,6 @@ fn unencodable(error: postcard::Error) -> Refusal {
 /// Decodes a record from the whole value of a row.
 pub fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, Damage> {
     decode_seed(PhantomData, value)
-}
-
-/// Decodes a record whose fields have changed, from its format or the previous one.
-pub fn decode_versioned<R: Versioned>(value: &[u8]) -> Result<R, Damage> {
-    let (format, fields) = value.split_first().ok_or(Damage::Undecodable)?;
-    decode_format(*format, fields)
 }
 
 /// Decodes the fields of a record whose fields have changed.
@@ -165,9 +154,13 @@ mod tests {
             [("color".to_owned(), "blue".to_owned()), ("size".into(), "42".into())]
         );
         let new = LimitedQueue { limit: Some(7), ..old };
-        let value = encode_versioned(&new)?;
+        let value = encode_as(LimitedQueue::FORMAT, &new)?;
         assert_eq!(value[0], 2);
         assert_eq!(decode_versioned(&value), Ok(new));
+    fn decode_versioned<R: Versioned>(value: &[u8]) -> Result<R, Damage> {
+        decode_format(value[0], &value[1..])
+    }
+
         assert_eq!(
             decode::<Queue>(&value),
             Err(Damage::Format(2)),

@@ -299,11 +299,6 @@ impl Embedded {
         all_rows::spaces(&self.shared)
     }
 
-    /// Returns the approximate number of rows, including old versions.
-    pub fn approximate_rows(&self) -> usize {
-        self.shared.tree.approximate_len()
-    }
-
     /// Passes all rows of all spaces to `visit`, from one snapshot, in the order of space, partition and key.
     pub fn for_each_row(
         &self,

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use lazuli_concurrency::{Span, Timestamp};
 use lazuli_protocol::properties::{ServiceProperties, Update};
 use lazuli_protocol::{Account, Accounts, ErrorCode, Key, Refusal, ServiceKind};
-use lazuli_service::transaction_refusal;
+use lazuli_service::{internal_error, transaction_refusal};
 use lazuli_store::{
     Change, CommitError, Decision, Gate, Mutation, Partition, ReadError, Reads, Row, SpaceHeader, SpaceId,
     Store, TransactError, View, Which, transact,
@@ -653,7 +653,10 @@ impl Accounts for AccountDirectory {
 impl From<AccountError> for Refusal {
     fn from(error: AccountError) -> Self {
         match error {
-            AccountError::Store(error) => transaction_refusal(error, || ErrorCode::InternalError.into()),
+            AccountError::Store(error) => {
+                let gone = || internal_error("the space of the accounts is closed");
+                transaction_refusal("the account's partition", error, gone)
+            }
             // The account was removed while the request was in progress.
             AccountError::NotFound(_) | AccountError::NotRetired(_) => ErrorCode::ResourceNotFound.into(),
             AccountError::Rejected(rejection) => Self::new(ErrorCode::InvalidInput).message(rejection.0),

@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use lazuli_protocol::error::ErrorFormat;
 use lazuli_protocol::request::{SubRequests, collect};
 use lazuli_protocol::{Body, ErrorCode, Headers, Operation, Refusal, Request, Response, Service, multipart};
+use lazuli_service::internal_error;
 use tracing::Instrument;
 use uuid::Uuid;
 
@@ -45,7 +46,9 @@ impl BlobService {
     /// Handles Blob Batch, of the account or of a container.
     pub(crate) async fn blob_batch(&self, mut request: Request) -> Result<Response, Refusal> {
         let boundary = boundary(&request.headers)?.to_owned();
-        let sub_requests = request.sub_requests.take().ok_or(ErrorCode::InternalError)?;
+        let sub_requests = request.sub_requests.take();
+        let sub_requests =
+            sub_requests.ok_or_else(|| internal_error("a batch came without its sub-requests"))?;
         let body = request.read_body(MAX_BODY).await?;
         let scope = (request.operation == Operation::ContainerBatch).then_some(request.container.as_str());
         let replies =

@@ -86,7 +86,8 @@ impl BlobService {
     async fn read_staging(&self, target: &Target) -> Result<(Option<u64>, i64), Refusal> {
         let set = self.rows.read(&target.partition, &Reads::keys([keys::BASE, keys::STAGED_COUNT])).await?;
         let [base, count] = [0, 1].map(|at| set.rows.get(at).and_then(Option::as_ref));
-        let staging = record::blob(base)?.and_then(|blob| blob.staging);
+        let blob = record::blob(base).map_err(|damage| damage.at(&target.partition))?;
+        let staging = blob.and_then(|blob| blob.staging);
         Ok((staging.map(|staging| staging.generation), count.map_or(0, Row::count)))
     }
 }

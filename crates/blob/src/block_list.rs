@@ -14,7 +14,7 @@ use http::StatusCode;
 use lazuli_concurrency::Access;
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response, xml};
-use lazuli_store::{Partition, Reads};
+use lazuli_store::{Partition, Reads, RowPosition};
 
 use crate::access::replace::{ReplaceRequest, ReplaceResult, RunningReplace};
 use crate::access::target::{State, Target};
@@ -125,7 +125,9 @@ impl BlobService {
             let pin = self.pin();
             let set = self.rows.read(&target.partition, &watched).await?;
             let now = self.store.now();
-            let blob = record::blob(set.rows[0].as_ref())?.filter(|blob| blob.is_present(now));
+            let blob = record::blob(set.rows[0].as_ref());
+            let blob = blob.map_err(|damage| damage.at(&target.partition))?;
+            let blob = blob.filter(|blob| blob.is_present(now));
             preconditions.admit_lease(blob.as_ref(), Access::Read, now)?;
             let blob = blob.ok_or_else(not_found)?;
             check_kind(&blob)?;
@@ -176,7 +178,9 @@ impl BlobService {
             for row in &page.rows {
                 if let Some(keys::RowKind::Staged { id, .. }) = keys::row_kind(&row.key) {
                     let id = BlockId(Bytes::copy_from_slice(id));
-                    blocks.push((id.to_string(), StagedBlock::decode(&row.value)?.content.len()));
+                    let block = StagedBlock::decode(&row.value);
+                    let block = block.map_err(|damage| damage.at(RowPosition::new(partition, &row.key)))?;
+                    blocks.push((id.to_string(), block.content.len()));
                 }
             }
             if !page.more {

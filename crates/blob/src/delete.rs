@@ -11,6 +11,7 @@ use http::StatusCode;
 use lazuli_concurrency::{Access, Admission, Timestamp};
 use lazuli_extents::Writer;
 use lazuli_protocol::{ErrorCode, Headers, Query, Refusal, Request, Response, Version};
+use lazuli_service::internal_error;
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
 use crate::access::target::{State, Target};
@@ -205,7 +206,9 @@ impl Deletion<'_> {
         let base = base.ok_or_else(not_found)?;
         self.tier_conditions.check(&base, now)?;
         check_no_pending_copy(&base)?;
-        let Some(found) = view.ranges().first() else { return Err(ErrorCode::InternalError.into()) };
+        let Some(found) = view.ranges().first() else {
+            return Err(internal_error("the snapshots of a blob to delete were not read"));
+        };
         if snapshots == SnapshotScope::Absent && !found.rows.is_empty() {
             return Err(ErrorCode::SnapshotsPresent.into());
         }

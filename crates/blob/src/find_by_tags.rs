@@ -9,11 +9,11 @@ use bytes::Bytes;
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::listing::{MAX_RESULTS, PageRequest};
 use lazuli_protocol::{Refusal, Request, Response, ServiceKind, xml};
-use lazuli_store::{Partition, Reads, Row, SpaceId, Which, prefix_range};
+use lazuli_store::{Partition, Reads, Row, RowPosition, SpaceId, Which, prefix_range};
 
 use crate::index::tag_query::TagQuery;
 use crate::model::keys::{self, RowKind};
-use crate::model::record::{self, Blob, Tags};
+use crate::model::record::{self, Blob, Damage, Tags};
 use crate::{BlobService, reply};
 
 /// Rows or containers that are read at once, and after which the task yields.
@@ -221,7 +221,9 @@ impl<'a> TagSearch<'a> {
                     return Ok(Some((name.to_owned(), self.marker_row(&(partition, row.key)))));
                 }
                 self.count_examined().await;
-                if let Some(found) = self.match_state(name, &partition, &row)? {
+                let found = self.match_state(name, &partition, &row);
+                let place = || RowPosition { space, partition: partition.clone(), key: row.key.clone() };
+                if let Some(found) = found.map_err(|damage| damage.at(place()))? {
                     self.push_match(found);
                 }
             }
@@ -238,7 +240,7 @@ impl<'a> TagSearch<'a> {
         container: &str,
         partition: &Bytes,
         row: &Row,
-    ) -> Result<Option<TagMatch>, Refusal> {
+    ) -> Result<Option<TagMatch>, Damage> {
         let is_current = match keys::row_kind(&row.key) {
             Some(RowKind::Base) => true,
             Some(RowKind::Version(version)) if self.is_later(partition, version) => return Ok(None),
@@ -256,7 +258,7 @@ impl<'a> TagSearch<'a> {
         if !self.query.matches(&blob.tags) {
             return Ok(None);
         }
-        let name = keys::blob_name(partition).ok_or(record::Damage::Undecodable)?.to_owned();
+        let name = keys::blob_name(partition).ok_or(Damage::Undecodable)?.to_owned();
         let version = blob.version.map(|version| (version, is_current));
         Ok(Some(TagMatch { container: container.to_owned(), name, tags: blob.tags, version }))
     }
@@ -282,7 +284,8 @@ impl<'a> TagSearch<'a> {
         if !set.space.is_some_and(|space| space.open) {
             return Ok(None);
         }
-        let blob = record::blob(set.rows.first().and_then(Option::as_ref))?;
+        let found = record::blob(set.rows.first().and_then(Option::as_ref));
+        let blob = found.map_err(|damage| damage.at(blob))?;
         let is_found = |blob: &Blob| {
             blob.is_live(store.now()) && blob.tags_claim == Some(claim) && self.query.matches(&blob.tags)
         };

@@ -16,7 +16,7 @@ use lazuli_concurrency::{Stamp, Timestamp};
 use lazuli_protocol::listing::{MAX_RESULTS, PageRequest};
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response, ServiceKind, xml};
-use lazuli_store::{Row, SpaceId, Which, prefix_range};
+use lazuli_store::{Row, RowPosition, SpaceId, Which, prefix_range};
 
 use crate::model::keys::{self, RowKind};
 use crate::model::record::{self, Blob};
@@ -48,7 +48,7 @@ impl BlobService {
         let include = BlobInclude::parse(&request.query, request.version)?;
         check_parameters(&request, &page, include)?;
         let container = self.container(&request.account, &request.container).await?;
-        let mut listing = BlobListing::new(&request, &page, include, self.store.now())?;
+        let mut listing = BlobListing::new(&request, container.space, &page, include, self.store.now())?;
         let next = self.fill_page(container.space, &mut listing).await?;
         // The rows are those of the container only if it was not deleted and swept during the scan.
         let header = self.store.space(container.space).await.map_err(reply::read_refusal)?;
@@ -171,6 +171,7 @@ impl Position {
 /// A page that is being written.
 struct BlobListing<'a> {
     request: &'a Request,
+    space: SpaceId,
     page: &'a PageRequest<'a>,
     include: BlobInclude,
     now: Timestamp,
@@ -221,6 +222,7 @@ pub(crate) enum ListedState {
 impl<'a> BlobListing<'a> {
     fn new(
         request: &'a Request,
+        space: SpaceId,
         page: &'a PageRequest<'a>,
         include: BlobInclude,
         now: Timestamp,
@@ -230,6 +232,7 @@ impl<'a> BlobListing<'a> {
         let all = prefix_range(&named(page.prefix));
         let mut listing = Self {
             request,
+            space,
             page,
             include,
             now,
@@ -282,7 +285,7 @@ impl<'a> BlobListing<'a> {
             }
         }
         match keys::row_kind(&row.key).filter(|kind| self.include.needs_kind(*kind)) {
-            Some(RowKind::Base) => self.current.base = Some(Blob::decode(&row.value)?),
+            Some(RowKind::Base) => self.current.base = Some(self.decode(row)?),
             Some(_) if self.current.is_merged => {}
             Some(_) if row.key < self.ordered_from => {
                 self.current.is_merged = true;
@@ -294,9 +297,18 @@ impl<'a> BlobListing<'a> {
         Ok(ListStep::Next)
     }
 
+    /// Decodes a row of the current blob.
+    fn decode(&self, row: &Row) -> Result<Blob, Refusal> {
+        let place = || {
+            let (partition, key) = (self.current.partition.clone(), row.key.clone());
+            RowPosition { space: self.space, partition, key }
+        };
+        Blob::decode(&row.value).map_err(|damage| damage.at(place()))
+    }
+
     /// Processes the row of a snapshot or version. Returns its position if the page is full.
     fn process_state(&mut self, row: &Row) -> Result<Option<Position>, Refusal> {
-        let blob = Blob::decode(&row.value)?;
+        let blob = self.decode(row)?;
         let shown = match keys::row_kind(&row.key) {
             Some(RowKind::Snapshot(stamp) | RowKind::DeletedSnapshot(stamp)) => ListedState::Snapshot(stamp),
             _ => ListedState::Version,

@@ -17,6 +17,7 @@ use lazuli_query::{Query, QueryReply, ReplyStep};
 use time::OffsetDateTime;
 
 use crate::access::target::PinnedState;
+use crate::content::cipher::no_random_numbers;
 use crate::content::sealed::PlainReader;
 use crate::model::record::Kind;
 use crate::{BlobService, reply};
@@ -56,7 +57,7 @@ impl BlobService {
         let moment = OffsetDateTime::from_unix_timestamp_nanos(now.unix_nanos());
         let moment = moment.unwrap_or(OffsetDateTime::UNIX_EPOCH);
         let mut sync = [0; 16];
-        getrandom::fill(&mut sync).map_err(|_| ErrorCode::InternalError)?;
+        getrandom::fill(&mut sync).map_err(no_random_numbers)?;
         response.body = body(QueryReply::new(query, (input, output), length, moment, sync), reader);
         Ok(response)
     }

@@ -23,8 +23,8 @@ use bytes::Bytes;
 use lazuli_concurrency::{Span, Timestamp};
 use lazuli_protocol::request::next_data;
 use lazuli_protocol::{ErrorCode, Refusal, ServiceKind, Version};
-use lazuli_service::read_refusal;
 use lazuli_service::record;
+use lazuli_service::{read_refusal, transaction_refusal};
 use lazuli_store::{
     Change, Decision, Gate, Mutation, Partition, Reads, RowPosition, SpaceId, Store, prefix_range, transact,
 };
@@ -238,7 +238,7 @@ impl Copies {
         let written = transact(&*self.store, &self.gate, &partition, Reads::default(), |_| {
             Ok(Decision::Write(change.clone(), ()))
         });
-        written.await.map_err(|error| lazuli_service::transaction_refusal(error, || D::GONE.into()))
+        written.await.map_err(|error| transaction_refusal(&partition, error, || D::GONE.into()))
     }
 
     fn rows(&self, space: SpaceId) -> Partition {

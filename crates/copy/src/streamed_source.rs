@@ -20,6 +20,7 @@ use http_body::Frame;
 use lazuli_outbound::{Error, Outbound, OutboundReply};
 use lazuli_protocol::request::{Body, BodyError, RequestBody, next_data};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, ServiceKind, Version};
+use lazuli_service::internal_error;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -96,7 +97,7 @@ impl ReadError {
     fn refusal(self) -> Refusal {
         match self {
             Self::Transient(refusal) | Self::Permanent(refusal) => refusal,
-            Self::ReaderDropped => ErrorCode::InternalError.into(),
+            Self::ReaderDropped => internal_error("the reader of a copy's source was dropped"),
         }
     }
 }
@@ -361,8 +362,7 @@ impl http_body::Body for SpawnedBody {
             }
             Some(Err(refusal)) => Some(Err(refusal.into())),
             None if self.remaining == 0 => None,
-            // The task ended too early.
-            None => Some(Err(Refusal::new(ErrorCode::InternalError).into())),
+            None => Some(Err(internal_error("the task that reads a copy's source ended early").into())),
         })
     }
 }

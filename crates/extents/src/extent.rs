@@ -108,6 +108,16 @@ pub enum Error {
     Busy(&'static str),
 }
 
+impl Error {
+    /// Names the extent or segment that an I/O error concerns.
+    pub(crate) fn at(self, place: impl fmt::Debug) -> Self {
+        match self {
+            Self::Io(error) => Self::Io(format!("{place:?}: {error}")),
+            other => other,
+        }
+    }
+}
+
 impl From<std::io::Error> for Error {
     fn from(e: std::io::Error) -> Self {
         match Errno::from_io_error(&e) {

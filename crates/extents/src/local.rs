@@ -279,11 +279,14 @@ impl Extents for LocalExtents {
             return Ok(bytes);
         }
         let (shared, extent) = (self.0.clone(), *extent);
-        blocking(move || match shared.directory.file(extent.id.segment())? {
-            Some(file) => read_extent(&file, &extent, range),
-            None => Err(Error::Damaged(format!("{:?}: no such segment", extent.id))),
-        })
-        .await
+        let read = blocking(move || {
+            let file = shared.directory.file(extent.id.segment());
+            match file.map_err(|error| Error::from(error).at(extent.id))? {
+                Some(file) => read_extent(&file, &extent, range),
+                None => Err(Error::Damaged(format!("{:?}: no such segment", extent.id))),
+            }
+        });
+        read.await
     }
 
     fn preferred_bytes(&self) -> usize {

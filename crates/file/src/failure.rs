@@ -1,5 +1,6 @@
 //! Failures of the handle API.
 
+use lazuli_content::content_refusal;
 use lazuli_protocol::{ErrorCode, Refusal};
 
 /// Why an operation on a file fails.
@@ -102,11 +103,10 @@ impl From<Refusal> for Failure {
 
 impl From<lazuli_extents::Error> for Failure {
     fn from(error: lazuli_extents::Error) -> Self {
-        tracing::error!(%error, "content cannot be read or written");
         match error {
             lazuli_extents::Error::Full => Self::Full,
             lazuli_extents::Error::Size => Self::OutOfBounds,
-            _ => Self::Failed,
+            error => content_refusal(error).into(),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use lazuli_concurrency::{FileUse, LeaseId, Stamp, Timestamp};
 use lazuli_protocol::{ErrorCode, Refusal};
-use lazuli_service::read_refusal;
+use lazuli_service::{log_failed_rule, read_refusal};
 use lazuli_store::{Change, Mutation, SpaceId, View};
 
 use crate::FileService;
@@ -129,12 +129,12 @@ impl FileService {
         from: &Spot,
         to: &Spot,
     ) -> Result<Option<Node>, Refusal> {
-        let refusal = |error| self.rows.refusal(error);
         let (partition, is_same) = (to.partition(), from.name.folded == to.name.folded);
         let mut reads = children::reads_to_change(&from.name);
         if !is_same {
             reads.keys.extend([keys::child(&to.name.folded), keys::moving(&to.name.folded)]);
         }
+        let refusal = |error| self.rows.refusal(&partition, error);
         let mut freed: Option<QuotaReservation> = None;
         loop {
             let (grown, epoch) = {
@@ -149,7 +149,10 @@ impl FileService {
                     let pin = self.extents.pins().pin();
                     let attempt = attempts.begin(reads.clone()).await.map_err(refusal)?;
                     let view = attempt.view();
-                    let (old, replaced) = match (entry(from, &view)?, entry(to, &view)?) {
+                    let entry = |spot| {
+                        entry(spot, &view).inspect_err(|refusal| log_failed_rule(&partition, &view, refusal))
+                    };
+                    let (old, replaced) = match (entry(from)?, entry(to)?) {
                         (Entry::Free(old), Entry::Free(replaced)) => (old, replaced.filter(|_| !is_same)),
                         (Entry::Reserved(reservation), _) | (_, Entry::Reserved(reservation)) => {
                             drop((attempts, queue, pin));

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
-use lazuli_protocol::{Account, ErrorCode, Refusal};
-use lazuli_service::{Damage, commit_refusal};
+use lazuli_protocol::{Account, Refusal};
+use lazuli_service::{Damage, commit_refusal, internal_error};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, SpaceHeader, SpaceId};
 use parking_lot::Mutex;
 
@@ -104,7 +104,7 @@ impl<G: Generation> Generations<G> {
         if self.current(&partition).await?.is_some() {
             return Err(G::ALREADY_EXISTS.into());
         }
-        let space = self.store.new_space().await.map_err(commit_refusal)?;
+        let space = self.store.new_space().await.map_err(|error| commit_refusal("a new space", error))?;
         self.incoming.0.lock().insert(space);
         let incoming = Incoming {
             space,
@@ -119,7 +119,7 @@ impl<G: Generation> Generations<G> {
         });
         named.await?;
         let header = SpaceHeader { epoch, open: true };
-        self.store.set_space(space, None, header).await.map_err(commit_refusal)?;
+        self.store.set_space(space, None, header).await.map_err(|error| commit_refusal(space, error))?;
         Ok(incoming)
     }
 
@@ -139,7 +139,7 @@ impl<G: Generation> Generations<G> {
                     return Err(G::ALREADY_EXISTS.into());
                 }
                 if view.row(&garbage).is_none() {
-                    return Err(ErrorCode::InternalError.into());
+                    return Err(internal_error(format_args!("{space}: filled, but swept meanwhile")));
                 }
                 let (new, snapshots) = make(space, view.stamp, view.now)?;
                 let key = deleted.map_or(keys::CURRENT, keys::deleted);

@@ -160,7 +160,7 @@ impl<G: Generation> Generations<G> {
         for _ in 0..MAX_ATTEMPTS {
             let set = self.store.read(partition, &Reads::key(keys::CURRENT)).await;
             let row = set.map_err(read_refusal)?.rows.into_iter().next().flatten();
-            match Slot::of(row.as_ref())? {
+            match Slot::of(row.as_ref()).map_err(|damage| damage.at(partition))? {
                 Slot::Free => return Ok(None),
                 Slot::Held(current) => return Ok(Some(current)),
                 Slot::Renaming(renaming) => {
@@ -225,9 +225,9 @@ impl<G: Generation> Generations<G> {
 
     /// Opens a new space. If the process crashes before a row names the space, only its header remains.
     async fn open_space(&self) -> Result<SpaceId, Refusal> {
-        let space = self.store.new_space().await.map_err(commit_refusal)?;
+        let space = self.store.new_space().await.map_err(|error| commit_refusal("a new space", error))?;
         let header = SpaceHeader { epoch: 0, open: true };
-        self.store.set_space(space, None, header).await.map_err(commit_refusal)?;
+        self.store.set_space(space, None, header).await.map_err(|error| commit_refusal(space, error))?;
         Ok(space)
     }
 
@@ -386,7 +386,8 @@ impl<G: Generation> Generations<G> {
             let reads = Reads::keys([keys::CURRENT, retired.clone()]);
             let rows = self.store.read(partition, &reads).await.map_err(read_refusal)?.rows;
             let [current, retired] = rows.as_slice() else { return Ok(()) };
-            let open = Slot::<G>::of(current.as_ref())?.space()? == Some(space);
+            let named = Slot::<G>::of(current.as_ref()).and_then(|slot| slot.space());
+            let open = named.map_err(|damage| damage.at(partition))? == Some(space);
             if !open && retired.as_ref().is_none_or(|row| row.key == keys::CURRENT) {
                 return Ok(());
             }
@@ -400,7 +401,7 @@ impl<G: Generation> Generations<G> {
                     self.reopened.fetch_or(open && why == ReconcileReason::Repair, Ordering::AcqRel);
                     return Ok(());
                 }
-                Err(error) => return Err(commit_refusal(error)),
+                Err(error) => return Err(commit_refusal(space, error)),
             }
         }
         Err(ErrorCode::ServerBusy.into())
@@ -415,7 +416,7 @@ impl<G: Generation> Generations<G> {
             let next = SpaceHeader { epoch: header.epoch + 1, ..header };
             match self.store.set_space(space, Some(header), next).await {
                 Err(CommitError::Conflict) => {}
-                raised => return raised.map_err(commit_refusal),
+                raised => return raised.map_err(|error| commit_refusal(space, error)),
             }
         }
         Err(ErrorCode::ServerBusy.into())

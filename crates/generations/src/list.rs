@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::{Account, Refusal};
 use lazuli_service::read_refusal;
-use lazuli_store::{Partition, Row, SpaceId, Which, prefix_range};
+use lazuli_store::{Partition, Row, RowPosition, SpaceId, Which, prefix_range};
 
 use crate::slot::Slot;
 use crate::{Generation, Generations, keys};
@@ -89,8 +89,13 @@ impl<G: Generation> Generations<G> {
             for (partition, row) in page.rows {
                 let deleted_at = keys::deleted_at(&row.key);
                 let snapshot = keys::snapshot_parts(&row.key);
+                let decode = || {
+                    let (partition, key) = (partition.clone(), row.key.clone());
+                    let place = RowPosition { space: SpaceId::ROOT, partition, key };
+                    G::decode(&row.value).map_err(|damage| damage.at(place))
+                };
                 let record = match (deleted_at, snapshot) {
-                    (Some(_), _) if include.deleted => Some(G::decode(&row.value)?),
+                    (Some(_), _) if include.deleted => Some(decode()?),
                     (_, Some((space, _))) if include.snapshots => {
                         // A page may begin between two snapshots of a name.
                         let named_here = named.take().filter(|(known, _)| *known == partition);
@@ -99,7 +104,7 @@ impl<G: Generation> Generations<G> {
                             None => self.space_of(&partition).await?,
                         };
                         named = Some((partition.clone(), current));
-                        if current == Some(space) { Some(G::decode(&row.value)?) } else { None }
+                        if current == Some(space) { Some(decode()?) } else { None }
                     }
                     _ if row.key == keys::CURRENT => {
                         let current = self.decode_current(&partition, &row).await?;
@@ -148,10 +153,11 @@ impl<G: Generation> Generations<G> {
 
     /// Returns the current generation of a partition, given the current row that a scan has read.
     async fn decode_current(&self, partition: &Bytes, row: &Row) -> Result<Option<G>, Refusal> {
-        match Slot::of(Some(row))? {
+        let partition = Partition::new(SpaceId::ROOT, partition.clone());
+        match Slot::of(Some(row)).map_err(|damage| damage.at(&partition))? {
             Slot::Free => Ok(None),
             Slot::Held(current) => Ok(Some(current)),
-            Slot::Renaming(_) => self.current(&Partition::new(SpaceId::ROOT, partition.clone())).await,
+            Slot::Renaming(_) => self.current(&partition).await,
         }
     }
 }

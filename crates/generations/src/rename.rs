@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::{Account, ErrorCode, Refusal};
-use lazuli_service::{commit_refusal, record, run_to_completion};
+use lazuli_service::{commit_refusal, internal_error, record, run_to_completion};
 use lazuli_store::intent::{Ended, IntentError, IntentId, IntentPlan, IntentPlanner};
 use lazuli_store::{Change, Mutation, Partition, Reads, TransactError, View};
 
@@ -202,10 +202,9 @@ impl<G: Generation> IntentPlan for RenamePlan<'_, G> {
 /// sweep, resolves the rename.
 fn interrupted(source: &Partition) -> impl FnOnce(IntentError<Obstacle>) -> Refusal {
     move |error| match error {
-        IntentError::Interrupted(TransactError::NotCommitted(error)) => commit_refusal(error),
-        error => {
-            tracing::error!(%error, ?source, "a rename was interrupted; the next access or sweep finishes or aborts it");
-            ErrorCode::InternalError.into()
-        }
+        IntentError::Interrupted(TransactError::NotCommitted(error)) => commit_refusal(source, error),
+        error => internal_error(format_args!(
+            "{source}: a rename was interrupted: {error}; the next access or sweep finishes or aborts it"
+        )),
     }
 }

@@ -282,7 +282,7 @@ impl<G: Generation> Generations<G> {
             let swept = self.store.sweep_space(space, from.clone(), rows.len().max(1)).await;
             content.released(dropped);
             bytes += dropped;
-            from = match swept.map_err(commit_refusal)? {
+            from = match swept.map_err(|error| commit_refusal(space, error))? {
                 Some(next) => next,
                 None if from == start() => break,
                 // No row can have been added to a closed space. Scan again to verify that.

@@ -94,7 +94,7 @@ pub(crate) async fn describe(store: &dyn Store, table: &DamagedTable) -> String 
     let name = |space: SpaceId| match names.get(&space) {
         Some(name) => name.clone(),
         None if space == SpaceId::ROOT => "the directory of accounts".to_owned(),
-        None => format!("space {:016x}", space.0),
+        None => space.to_string(),
     };
     let row = |row: &RowPosition| format!("{} {}", name(row.space), row.partition.escape_ascii());
     let around = match (&table.before, &table.after) {

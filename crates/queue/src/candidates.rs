@@ -23,7 +23,7 @@ use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_service::read_refusal;
-use lazuli_store::{Partition, Reads, SpaceId, Store};
+use lazuli_store::{Partition, Reads, RowPosition, SpaceId, Store};
 use parking_lot::Mutex;
 
 use crate::record::Message;
@@ -253,9 +253,10 @@ impl CandidateCache {
         let (mut slots, mut reached) = (vec![], end);
         for scanned in set.ranges {
             for row in &scanned.rows {
-                if let Some(slot) = keys::slot(&row.key)
-                    && !Message::decode(&row.value)?.has_expired(now)
-                {
+                let Some(slot) = keys::slot(&row.key) else { continue };
+                let message = Message::decode(&row.value);
+                let place = || RowPosition::new(&self.partition, &row.key);
+                if !message.map_err(|damage| damage.at(place()))?.has_expired(now) {
                     slots.push(slot);
                 }
             }

@@ -12,7 +12,7 @@ use lazuli_concurrency::{Pace, Span, Timestamp};
 use lazuli_generations::{Generation, keys as directory, named_space};
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_service::{SpaceScan, read_refusal};
-use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId, View, Which};
+use lazuli_store::{Change, Decision, Mutation, Reads, RowPosition, SpaceId, View, Which};
 use parking_lot::Mutex;
 use tracing::Instrument;
 
@@ -221,7 +221,8 @@ impl QueueService {
             let now = self.store.now();
             let mut expired = vec![];
             for row in scanned.rows {
-                let message = Message::decode(&row.value)?;
+                let message = Message::decode(&row.value);
+                let message = message.map_err(|damage| damage.at(RowPosition::new(&partition, &row.key)))?;
                 match message.has_expired(now) {
                     true => expired.push(row.key),
                     false => next = next.min(message.expires()),

@@ -7,7 +7,7 @@ use http::StatusCode;
 use lazuli_concurrency::{Span, Timestamp};
 use lazuli_protocol::{Query, Refusal, Request, Response, Version, names};
 use lazuli_service::run_to_completion;
-use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId, View};
+use lazuli_store::{Change, Decision, Mutation, Reads, RowPosition, SpaceId, View};
 
 use crate::candidates::{CandidateCache, MAX_READY, floor_value};
 use crate::document::{self, ReplyTo};
@@ -114,7 +114,10 @@ impl QueueService {
             seen.clear();
             let mut gone = vec![];
             for (slot, row) in slots.into_iter().zip(set.rows) {
-                match row.map(|row| Message::decode(&row.value).map(Message::into_owned)).transpose()? {
+                let message = row.map(|row| Message::decode(&row.value).map(Message::into_owned)).transpose();
+                match message
+                    .map_err(|damage| damage.at(RowPosition::new(&partition, &keys::message(slot))))?
+                {
                     Some(message) if !message.has_expired(now) => seen.push((slot, message)),
                     _ => gone.push(slot),
                 }

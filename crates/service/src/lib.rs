@@ -17,6 +17,6 @@ mod scan;
 pub use deleted::Deleted;
 pub use detached::run_to_completion;
 pub use record::Damage;
-pub use refusal::{commit_refusal, read_refusal, transaction_refusal};
+pub use refusal::{commit_refusal, internal_error, log_failed_rule, read_refusal, transaction_refusal};
 pub use rows::Rows;
 pub use scan::SpaceScan;

@@ -4,12 +4,15 @@
 //! A record whose fields change becomes [`Versioned`]: written in its new format, and read in that and the
 //! previous one. Decision 0021 has the rules.
 
+use std::fmt;
 use std::marker::PhantomData;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use lazuli_protocol::{ErrorCode, Refusal};
 use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde::{Deserialize, Serialize};
+
+use crate::internal_error;
 
 /// The format of the values of records that have never changed.
 pub const FORMAT: u8 = 1;
@@ -35,6 +38,16 @@ pub enum Damage {
     Undecodable,
 }
 
+impl Damage {
+    /// Logs that the row at this place is damaged, or a row of the partition at this place, and returns the
+    /// refusal.
+    pub fn at(self, place: impl fmt::Display) -> Refusal {
+        tracing::error!(damage = %self, %place, "a row is damaged");
+        ErrorCode::InternalError.into()
+    }
+}
+
+/// For rules of transactions: [`Rows`](crate::Rows) logs which rows a failed rule has read.
 impl From<Damage> for Refusal {
     fn from(damage: Damage) -> Self {
         tracing::error!(%damage, "a row is damaged");
@@ -61,8 +74,7 @@ pub fn append_fields(value: &mut Vec<u8>, record: &impl Serialize) -> Result<(),
 }
 
 fn unencodable(error: postcard::Error) -> Refusal {
-    tracing::error!(%error, "a record cannot be encoded");
-    Refusal::new(ErrorCode::InternalError)
+    internal_error(format_args!("a record cannot be encoded: {error}"))
 }
 
 /// Decodes a record from the whole value of a row.
@@ -145,6 +157,10 @@ mod tests {
         type Previous = Queue;
     }
 
+    fn decode_versioned<R: Versioned>(value: &[u8]) -> Result<R, Damage> {
+        decode_format(value[0], &value[1..])
+    }
+
     #[test]
     fn only_records_of_the_current_and_previous_format_are_read() -> Result<(), Refusal> {
         let old: LimitedQueue = decode_versioned(QUEUE)?;
@@ -157,10 +173,6 @@ mod tests {
         let value = encode_as(LimitedQueue::FORMAT, &new)?;
         assert_eq!(value[0], 2);
         assert_eq!(decode_versioned(&value), Ok(new));
-    fn decode_versioned<R: Versioned>(value: &[u8]) -> Result<R, Damage> {
-        decode_format(value[0], &value[1..])
-    }
-
         assert_eq!(
             decode::<Queue>(&value),
             Err(Damage::Format(2)),

@@ -10,7 +10,7 @@ use lazuli_store::{
     transact_announced,
 };
 
-use crate::{read_refusal, transaction_refusal};
+use crate::{log_failed_rule, read_refusal, transaction_refusal};
 
 /// The rows of one service. Clones share the queues of conflicting transactions.
 #[derive(Clone)]
@@ -58,11 +58,13 @@ impl Rows {
         &self,
         partition: &Partition,
         reads: Reads,
-        rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
+        mut rule: impl FnMut(&View<'_>) -> Result<Decision<T>, Refusal>,
         announce: impl FnMut() -> F,
     ) -> Result<T, Refusal> {
+        let rule =
+            |view: &View<'_>| rule(view).inspect_err(|refusal| log_failed_rule(partition, view, refusal));
         let result = transact_announced(&*self.store, &self.gate, partition, reads, rule, announce).await;
-        result.map_err(|error| transaction_refusal(error, || self.gone.into()))
+        result.map_err(|error| transaction_refusal(partition, error, || self.gone.into()))
     }
 
     /// Begins a transaction whose attempts the caller makes itself.
@@ -70,9 +72,9 @@ impl Rows {
         Attempts::new(&*self.store, &self.gate, partition)
     }
 
-    /// Returns the refusal of an attempt that failed.
-    pub fn refusal(&self, error: TransactError<Never>) -> Refusal {
-        transaction_refusal(error.widen(), || self.gone.into())
+    /// Returns the refusal of an attempt in a partition that failed.
+    pub fn refusal(&self, partition: &Partition, error: TransactError<Never>) -> Refusal {
+        transaction_refusal(partition, error.widen(), || self.gone.into())
     }
 
     /// Returns the intents of a home partition.

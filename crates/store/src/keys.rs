@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::{Partition, RowPosition, SpaceId};
+use crate::{Partition, ReadError, RowPosition, SpaceId};
 
 /// The key of the row that holds the clock's ceiling.
 pub(crate) const CLOCK: &[u8] = b"\x00clock";
@@ -123,6 +123,20 @@ pub(crate) fn split(full: &Bytes) -> Option<(usize, Bytes, Bytes)> {
 pub(crate) fn position(full: &Bytes) -> Option<RowPosition> {
     let (_, partition, key) = split(full)?;
     Some(RowPosition { space: space_of(full)?, partition, key })
+}
+
+/// Names the row with a full key, for errors.
+pub(crate) fn describe(full: &[u8]) -> String {
+    match (header_of(full), position(&Bytes::copy_from_slice(full))) {
+        (Some(space), _) => format!("header of {space}"),
+        (None, Some(position)) => position.to_string(),
+        (None, None) => format!("key \"{}\"", full.escape_ascii()),
+    }
+}
+
+/// Returns the error for a full key that cannot be split.
+pub(crate) fn malformed(full: &[u8]) -> ReadError {
+    ReadError::Damaged(format!("{}: the key of a row is malformed", describe(full)))
 }
 
 /// Returns the space of a full row key.

@@ -45,6 +45,11 @@ impl View<'_> {
         self.reads.keys.iter().any(|k| k == key)
     }
 
+    /// Returns all rows that were read.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.set.rows.iter().flatten().chain(self.set.ranges.iter().flat_map(|range| &range.rows))
+    }
+
     /// Returns the ranges that were read, in the order of the request.
     pub fn ranges(&self) -> &[Scanned] {
         &self.set.ranges
@@ -228,6 +233,11 @@ impl<'a> Attempts<'a> {
     pub fn new(store: &'a dyn Store, gate: &'a Gate, partition: &'a Partition) -> Self {
         let ticket = gate.has_queue(partition).then(|| gate.join(partition));
         Self { store, gate, partition, count: 0, permit: None, ticket }
+    }
+
+    /// Returns the partition.
+    pub fn partition(&self) -> &'a Partition {
+        self.partition
     }
 
     /// Waits for the turn of the next attempt. Call this before acquiring something that must not be held in

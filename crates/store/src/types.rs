@@ -21,6 +21,12 @@ impl SpaceId {
     pub const ROOT: Self = Self(0);
 }
 
+impl fmt::Display for SpaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "space {:016x}", self.0)
+    }
+}
+
 /// One atomic scope within a space. Partitions are ordered by their keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
@@ -34,6 +40,12 @@ impl Partition {
     /// Makes the partition with this key.
     pub fn new(space: SpaceId, key: impl Into<Bytes>) -> Self {
         Self { space, key: key.into() }
+    }
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} partition \"{}\"", self.space, self.key.escape_ascii())
     }
 }
 
@@ -276,8 +288,8 @@ impl RowPosition {
 
 impl fmt::Display for RowPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (space, partition, key) = (self.space.0, self.partition.escape_ascii(), self.key.escape_ascii());
-        write!(f, "space {space:016x} partition \"{partition}\" row \"{key}\"")
+        let (partition, key) = (self.partition.escape_ascii(), self.key.escape_ascii());
+        write!(f, "{} partition \"{partition}\" row \"{key}\"", self.space)
     }
 }
 

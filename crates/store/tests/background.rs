@@ -13,7 +13,8 @@ use bytes::Bytes;
 use lazuli_concurrency::SystemClock;
 use lazuli_store::embedded::{Backoff, Cause, Task};
 use lazuli_store::{
-    Commit, CommitError, Embedded, Mutation, Options, Partition, Reads, SpaceHeader, SpaceId, Store,
+    Commit, CommitError, Embedded, MAX_SCAN_ROWS, Mutation, Options, Partition, Reads, RowPosition,
+    SpaceHeader, SpaceId, Store, prefix_range,
 };
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
@@ -87,6 +88,26 @@ async fn store_with_damaged_table(dir: &Path) -> PathBuf {
     });
     closed.await.unwrap();
     damage(&dir.join("tree/tables"))
+}
+
+#[tokio::test]
+async fn read_of_a_damaged_table_names_the_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    store_with_damaged_table(dir.path()).await;
+    let store = open(dir.path()).await;
+    let partition = Partition::new(SPACE, "blobs");
+    let mut failed = 0;
+    for n in 0..3000 {
+        if let Err(error) = store.read(&partition, &Reads::key(key(n))).await {
+            let row = RowPosition::new(&partition, &key(n));
+            assert!(error.to_string().contains(&format!("{row}: ")), "{error}");
+            failed += 1;
+        }
+    }
+    assert!(failed > 0);
+    let all = Reads::default().and_range(prefix_range(b""), MAX_SCAN_ROWS);
+    let error = store.read(&partition, &all).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("at or after {partition}")), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,6 +21,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::request::{Caller, SubRequests, collect, full};
 use lazuli_protocol::{ErrorCode, Headers, Operation, Query, Refusal, Request, Response, Service, names};
+use lazuli_service::internal_error;
 use lazuli_store::{Change, Decision, MAX_SCAN_BYTES, Reads};
 
 use crate::json::parse::invalid;
@@ -59,7 +60,9 @@ struct ChangeSet<'a> {
 impl TableService {
     /// Entity ChangeSet Transaction.
     pub(crate) async fn entity_group_transaction(&self, mut request: Request) -> Result<Response, Refusal> {
-        let sub_requests = request.sub_requests.take().ok_or(ErrorCode::InternalError)?;
+        let sub_requests = request.sub_requests.take();
+        let sub_requests =
+            sub_requests.ok_or_else(|| internal_error("a batch came without its sub-requests"))?;
         let content_type = request.headers.text(CONTENT_TYPE.as_str())?;
         let content_type = content_type.ok_or_else(|| Refusal::missing_header(CONTENT_TYPE))?.to_owned();
         let body = request.read_document().await?;

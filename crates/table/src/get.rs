@@ -6,7 +6,7 @@ use lazuli_concurrency::TableETag;
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response};
 use lazuli_service::reply::put;
-use lazuli_store::Reads;
+use lazuli_store::{Reads, RowPosition};
 
 use crate::entity::Entity;
 use crate::json::render::{Placement, Renderer};
@@ -28,7 +28,8 @@ impl TableService {
         let set = self.rows.read(&partition, &Reads::key(keys::row_key(&keys.row))).await?;
         let row = set.rows.into_iter().next().flatten().filter(|_| is_permitted);
         let row = row.ok_or(ErrorCode::ResourceNotFound)?;
-        let entity = Entity::decode(&row.value)?;
+        let entity = Entity::decode(&row.value);
+        let entity = entity.map_err(|damage| damage.at(RowPosition::new(&partition, &row.key)))?;
 
         let renderer = Renderer {
             metadata,

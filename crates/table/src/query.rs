@@ -13,7 +13,7 @@ use http::StatusCode;
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Query, Refusal, Request, Response};
 use lazuli_service::{Damage, read_refusal};
-use lazuli_store::{MAX_SCAN_BYTES, MAX_SCAN_ROWS, Row, SpaceId, Stretch, Token};
+use lazuli_store::{MAX_SCAN_BYTES, MAX_SCAN_ROWS, Row, RowPosition, SpaceId, Stretch, Token};
 
 use crate::columns::{RunFilter, RunMatches};
 use crate::entity::{Entity, check_name};
@@ -76,6 +76,9 @@ pub(crate) fn check_options(query: &Query) -> Result<(), Refusal> {
     }
 }
 
+/// A damaged row, and where it is.
+type DamagedRow = (Damage, Position);
+
 /// A page of entities that is being written.
 struct EntityPage<'a> {
     renderer: Renderer<'a>,
@@ -110,9 +113,10 @@ impl EntityPage<'_> {
         value: &[u8],
         Token(stamp): Token,
         filter: Option<&Filter>,
-    ) -> Result<(), Damage> {
-        let keys = Keys::of_row(partition, row).ok_or(Damage::Undecodable)?;
-        let entity = Entity::decode(value)?;
+    ) -> Result<(), DamagedRow> {
+        let damaged = |damage| (damage, (Bytes::copy_from_slice(partition), Bytes::copy_from_slice(row)));
+        let keys = Keys::of_row(partition, row).ok_or(Damage::Undecodable).map_err(damaged)?;
+        let entity = Entity::decode(value).map_err(damaged)?;
         if filter.is_none_or(|filter| filter.matches(&FoundEntity { keys: &keys, stamp, entity: &entity })) {
             if self.body.last() == Some(&b'}') {
                 self.body.push(b',');
@@ -129,7 +133,7 @@ impl EntityPage<'_> {
         &mut self,
         stretch: &Stretch,
         run_filter: &RunFilter<'_>,
-    ) -> Result<ControlFlow<usize>, Damage> {
+    ) -> Result<ControlFlow<usize>, DamagedRow> {
         let Stretch { run, rows, .. } = stretch;
         if self.is_full() {
             return Ok(ControlFlow::Break(rows.start));
@@ -230,8 +234,8 @@ impl TableService {
             if !visited.space.is_some_and(|space| space.open) {
                 return Err(ErrorCode::TableNotFound.into());
             }
-            if let Some(damage) = damage {
-                return Err(damage.into());
+            if let Some((damage, (partition, key))) = damage {
+                return Err(damage.at(RowPosition { space, partition, key }));
             }
             if visited.next.is_some() {
                 return Ok(visited.next);

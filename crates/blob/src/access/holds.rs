@@ -57,8 +57,10 @@ impl BlobService {
         attempts: &mut Attempts<'_>,
         reads: Reads,
     ) -> Result<(Attempt, Option<Blob>), Refusal> {
-        let attempt = attempts.begin(reads).await.map_err(|error| self.rows.refusal(error))?;
-        let blob = record::blob(attempt.view().row(&keys::BASE))?;
+        let attempt = attempts.begin(reads).await;
+        let attempt = attempt.map_err(|error| self.rows.refusal(attempts.partition(), error))?;
+        let blob = record::blob(attempt.view().row(&keys::BASE));
+        let blob = blob.map_err(|damage| damage.at(attempts.partition()))?;
         Ok((attempt, blob))
     }
 }

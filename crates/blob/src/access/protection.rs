@@ -21,7 +21,7 @@ use lazuli_generations::Generation;
 use lazuli_generations::keys::{CURRENT, GUARD};
 use lazuli_protocol::{Account, ErrorCode, Refusal, Request};
 use lazuli_service::SpaceScan;
-use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId, Token, View, Which};
+use lazuli_store::{Change, Decision, Mutation, Reads, RowPosition, SpaceId, Token, View, Which};
 
 use crate::BlobService;
 use crate::model::container::Container;
@@ -141,11 +141,13 @@ impl BlobService {
         let mut scan = SpaceScan::new(&*self.store, space, keys::BLOBS, Which::All, STEP);
         while let Some(rows) = scan.next().await? {
             let now = self.store.now();
-            for (_, row) in &rows {
+            for (partition, row) in &rows {
                 if let Some(RowKind::Base | RowKind::Snapshot(_) | RowKind::Version(_)) =
                     keys::row_kind(&row.key)
                 {
-                    check_mutable(&Blob::decode(&row.value)?, now)?;
+                    let blob = Blob::decode(&row.value);
+                    let place = || RowPosition { space, partition: partition.clone(), key: row.key.clone() };
+                    check_mutable(&blob.map_err(|damage| damage.at(place()))?, now)?;
                 }
             }
         }

@@ -187,8 +187,9 @@ impl<'a> RunningReplace<'a> {
         if remove_used_blocks(&mut change, &attempt.view(), used) {
             watch.set();
         }
+        let committed = self.attempts.commit(attempt, change).await;
         let committed =
-            self.attempts.commit(attempt, change).await.map_err(|error| self.service.rows.refusal(error))?;
+            committed.map_err(|error| self.service.rows.refusal(self.attempts.partition(), error))?;
         Ok(committed.then_some(replaced))
     }
 

@@ -10,7 +10,7 @@ use crate::BlobService;
 use crate::access::protection::ProtectingRequest;
 use crate::model::container::Container;
 use crate::model::keys;
-use crate::model::record::Blob;
+use crate::model::record::{Blob, Damage};
 use crate::rules::precondition::not_found;
 
 /// A blob that a request addresses.
@@ -62,7 +62,7 @@ impl State {
         self,
         rows: impl IntoIterator<Item = &'a Row>,
         now: Timestamp,
-    ) -> Result<Option<(Bytes, Blob)>, Refusal> {
+    ) -> Result<Option<(Bytes, Blob)>, Damage> {
         for row in rows {
             let blob = Blob::decode(&row.value)?;
             let is_asked_for = !matches!(self, Self::Version(stamp) if blob.version != Some(stamp));
@@ -134,7 +134,8 @@ impl BlobService {
         let pin = self.pin();
         let set = self.rows.read(partition, &state.reads()).await?;
         let now = self.store.now();
-        let found = state.choose(set.rows.iter().flatten(), now)?;
+        let found = state.choose(set.rows.iter().flatten(), now);
+        let found = found.map_err(|damage| damage.at(partition))?;
         Ok(found.map(|(key, blob)| {
             let held = pin.hold(blob.contents());
             PinnedState { blob, is_current: key == keys::BASE, held, now }

@@ -107,7 +107,7 @@ impl BlobService {
         let partitions = std::mem::take(&mut *self.dropped.recorded.lock()).into_iter().collect();
         let mut recorded = PartitionsInProgress { dropped: &self.dropped, partitions };
         // The commit of a request whose client has disconnected may still be queued.
-        self.store.wait_for_commits().await.map_err(commit_refusal)?;
+        self.store.wait_for_commits().await.map_err(|error| commit_refusal("all partitions", error))?;
         let mut removed = 0;
         while let Some(partition) = recorded.partitions.last() {
             let done = self.remove_dropped_of(partition, pace).await;
@@ -131,7 +131,8 @@ impl BlobService {
         loop {
             let set = self.rows.read(partition, &Reads::key(keys::BASE)).await?;
             let mut reads = Reads::default();
-            for mut range in keys::dropped(generation(set.rows.first().and_then(Option::as_ref))?) {
+            let current = generation(set.rows.first().and_then(Option::as_ref));
+            for mut range in keys::dropped(current.map_err(|damage| damage.at(partition))?) {
                 // Skip the keys of removed rows, because reading past their tombstones is slow.
                 range.start = range.start.max(from.clone());
                 reads = reads.and_range(range, STEP);

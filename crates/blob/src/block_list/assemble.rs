@@ -8,7 +8,7 @@ use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
 use lazuli_extents::{Content, Edit, Writer};
 use lazuli_protocol::{ErrorCode, Refusal};
-use lazuli_store::{Partition, Reads};
+use lazuli_store::{Partition, Reads, RowPosition};
 
 use super::{BlockSource, ListedBlock, NewBlockList, READ_AT_ONCE};
 use crate::content::block_list::CommittedBlock;
@@ -123,7 +123,9 @@ impl BlockAssembler<'_> {
         let mut staged = HashMap::new();
         for (id, row) in ids.into_iter().zip(set.rows) {
             if let Some(row) = row {
-                staged.insert(id.clone(), StagedBlock::decode(&row.value)?);
+                let block = StagedBlock::decode(&row.value);
+                let block = block.map_err(|damage| damage.at(RowPosition::new(self.partition, &row.key)))?;
+                staged.insert(id.clone(), block);
             }
         }
         self.writer.hold(pin, staged.values().map(|block| &block.content));

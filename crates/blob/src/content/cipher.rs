@@ -13,7 +13,8 @@ use std::fmt;
 
 use aes::Aes256;
 use ctr::cipher::{KeyInit, KeyIvInit, StreamCipher, StreamCipherSeek};
-use lazuli_protocol::{Account, ErrorCode, Refusal};
+use lazuli_protocol::{Account, Refusal};
+use lazuli_service::internal_error;
 use ring::{digest, hkdf};
 use xts_mode::{Xts128, get_tweak_default};
 use zeroize::Zeroizing;
@@ -71,11 +72,13 @@ impl Key {
 /// Returns a new random nonce.
 pub(crate) fn new_nonce() -> Result<Nonce, Refusal> {
     let mut nonce = Nonce::default();
-    getrandom::fill(&mut nonce).map_err(|error| {
-        tracing::error!(%error, "the random number generator of the system failed");
-        Refusal::new(ErrorCode::InternalError)
-    })?;
+    getrandom::fill(&mut nonce).map_err(no_random_numbers)?;
     Ok(nonce)
+}
+
+/// Returns the refusal if the system has no random numbers.
+pub(crate) fn no_random_numbers(error: getrandom::Error) -> Refusal {
+    internal_error(format_args!("the random number generator of the system failed: {error}"))
 }
 
 /// Encrypts and decrypts runs.
@@ -119,7 +122,7 @@ fn derive<const N: usize>(secret: &[u8], salt: &[u8], info: &[&[u8]]) -> Result<
     let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(secret);
     // Deriving fails only for lengths that no caller uses.
     let derived = secret.expand(info, Length(N)).and_then(|derived| derived.fill(&mut *key));
-    derived.map_err(|_| Refusal::new(ErrorCode::InternalError))?;
+    derived.map_err(|_| internal_error("a key for encryption cannot be derived"))?;
     Ok(key)
 }
 

@@ -60,7 +60,7 @@ impl BlobService {
         writer: &Writer,
         mut rule: impl FnMut(&View<'_>, Option<Blob>) -> Result<BlobChange, Refusal>,
     ) -> Result<Blob, Refusal> {
-        let refusal = |error| self.rows.refusal(error);
+        let refusal = |error| self.rows.refusal(partition, error);
         let mut attempts = self.rows.attempts(partition);
         loop {
             let (attempt, old) = self.begin_pinned(&mut attempts, Reads::key(keys::BASE), writer).await?;

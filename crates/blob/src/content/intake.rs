@@ -10,6 +10,7 @@ use lazuli_extents::{Content, Upload, Writer};
 use lazuli_protocol::digest::SentDigests;
 use lazuli_protocol::request::next_data;
 use lazuli_protocol::{ErrorCode, Refusal, Request, Version};
+use lazuli_service::internal_error;
 use md5::{Digest as _, Md5};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -209,7 +210,8 @@ impl Digest {
             Self::Inline(sums) => *sums,
             Self::Thread(sender, task) => {
                 drop(sender);
-                task.await.map_err(|_| Refusal::new(ErrorCode::InternalError))?
+                task.await
+                    .map_err(|error| internal_error(format_args!("a digest of a body failed: {error}")))?
             }
         };
         Ok(sums.finish())

@@ -134,8 +134,10 @@ impl Destination for BlobService {
     }
 
     async fn is_wanted(&self, space: SpaceId, copy: &PendingCopy<CopyTarget>) -> Result<bool, Refusal> {
-        let set = self.rows.read(&keys::blob(space, &copy.target.blob), &Reads::key(keys::BASE)).await?;
-        let blob = record::blob(set.rows.first().and_then(Option::as_ref))?;
+        let partition = keys::blob(space, &copy.target.blob);
+        let set = self.rows.read(&partition, &Reads::key(keys::BASE)).await?;
+        let blob = record::blob(set.rows.first().and_then(Option::as_ref));
+        let blob = blob.map_err(|damage| damage.at(&partition))?;
         Ok(if_waiting(blob, copy.id).is_some())
     }
 

@@ -101,7 +101,8 @@ impl BlobService {
                 }
                 let blob = keys::blob(space, name);
                 let base = self.rows.read(&blob, &Reads::key(keys::BASE)).await?;
-                let base = record::blob(base.rows.first().and_then(Option::as_ref))?;
+                let base = record::blob(base.rows.first().and_then(Option::as_ref));
+                let base = base.map_err(|damage| damage.at(&blob))?;
                 if base.is_none_or(|base| base.tags_claim != Some(claim)) {
                     self.remove_entry(&Partition::new(space, partition), row.key).await?;
                 }

@@ -11,7 +11,6 @@ use lazuli_store::{Partition, Reads, Row, Scanned, SpaceId, prefix_range};
 
 use super::{BlobInclude, BlobListing, LAST, MAX_ROWS, Position};
 use crate::model::keys::{self, RowKind};
-use crate::model::record::{self, Blob};
 use crate::{BlobService, reply};
 
 /// Rows of each kind that are read at once. [`merge_in_time_order`] needs at least two.
@@ -36,9 +35,10 @@ impl BlobService {
             return Ok(None);
         }
         let mut rows = set.map_err(reply::read_refusal)?.rows.into_iter();
-        listing.current.base = record::blob(rows.next().flatten().as_ref())?;
+        listing.current.base = rows.next().flatten().map(|row| listing.decode(&row)).transpose()?;
         if let Some(row) = rows.next().flatten() {
-            listing.remember_version(&row.key, Blob::decode(&row.value)?);
+            let version = listing.decode(&row)?;
+            listing.remember_version(&row.key, version);
         }
         listing.current.is_merged = true;
         if from.key == LAST {

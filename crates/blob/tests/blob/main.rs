@@ -11,6 +11,7 @@ mod container;
 mod copy;
 mod create_only;
 mod delete;
+mod diagnosis;
 mod encryption;
 mod expiry;
 mod generation;

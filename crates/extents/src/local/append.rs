@@ -190,7 +190,7 @@ impl LocalShared {
             Err(e) if is_full(e) => allocate(required),
             result => result,
         }
-        .map_err(|e| self.allocation_error(e))?;
+        .map_err(|e| self.allocation_error(active.header.id, e))?;
         self.directory.set_allocated(active.header.id, &active.file)?;
         Ok(())
     }
@@ -218,10 +218,10 @@ impl LocalShared {
         Ok(true)
     }
 
-    /// Converts the error of creating or extending a file. Nothing was written, so the state of the disk is
-    /// known.
-    fn allocation_error(&self, e: Errno) -> Error {
-        if is_full(e) { self.full() } else { e.into() }
+    /// Converts the error of creating or extending a segment. Nothing was written, so the state of the disk
+    /// is known.
+    fn allocation_error(&self, segment: u64, e: Errno) -> Error {
+        if is_full(e) { self.full() } else { Error::from(e).at(format_args!("segment {segment}")) }
     }
 
     /// Begins a new segment and makes it durable before its first frame. If there is no space, the old
@@ -246,7 +246,7 @@ impl LocalShared {
     fn begin_segment(&self, header: SegmentHeader, need: u64) -> Result<Active, Error> {
         let id = header.id;
         let file = self.directory.create(id).map_err(|e| match Errno::from_io_error(&e) {
-            Some(e) => self.allocation_error(e),
+            Some(e) => self.allocation_error(id, e),
             None => e.into(),
         })?;
         let direct = direct::open(&self.directory.path_of(id)).map(Arc::new);

@@ -111,13 +111,16 @@ fn read(fill: Fill<'_>, file: &File, extent: &ExtentRef, range: Range<u32>) -> R
     if range.is_empty() {
         return Ok(Some(Bytes::new()));
     }
+    let fill = |buffer: &mut [u8], offset| {
+        fill(file, buffer, offset).map_err(|error| Error::from(error).at(extent.id))
+    };
     let start = frame_offset(extent.id);
     let table = if chunks(extent.length) == 1 {
         // The reference contains the only checksum.
         vec![extent.crc]
     } else {
         let mut header = vec![0; header_bytes(extent.length)];
-        if !fill(file, &mut header, start)? {
+        if !fill(&mut header, start)? {
             return Ok(None);
         }
         match FrameHeader::decode(&header) {
@@ -128,7 +131,7 @@ fn read(fill: Fill<'_>, file: &File, extent: &ExtentRef, range: Range<u32>) -> R
     };
     let (chunks, bytes) = touched(extent.length, &range);
     let mut buffer = vec![0; bytes.len()];
-    if !fill(file, &mut buffer, start + (header_bytes(extent.length) + bytes.start) as u64)? {
+    if !fill(&mut buffer, start + (header_bytes(extent.length) + bytes.start) as u64)? {
         return Ok(None);
     }
     if !buffer.chunks(CHUNK).map(crc32c).eq(table[chunks].iter().copied()) {

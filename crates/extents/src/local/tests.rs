@@ -237,6 +237,20 @@ async fn segment_that_cannot_be_made_durable_is_never_used() {
     assert_eq!(extents.storage_use().segments, 0);
 }
 
+#[test]
+fn io_error_of_a_read_names_the_extent() {
+    let dir = tempfile::tempdir().unwrap();
+    let no_file = std::fs::File::open(dir.path()).unwrap();
+    let extent = ExtentRef { id: ExtentId::new(7, 3), length: 100, crc: 0 };
+    for result in [
+        read_extent(&no_file, &extent, 0..100).map(Some),
+        PageCacheReader::default().read(&no_file, &extent, 0..100),
+    ] {
+        let Err(Error::Io(error)) = result else { panic!("{result:?}") };
+        assert!(error.starts_with("7:0003: "), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn failure_to_create_or_extend_a_file_does_not_stop_appends() {
     let dir = tempfile::tempdir().unwrap();
@@ -244,7 +258,8 @@ async fn failure_to_create_or_extend_a_file_does_not_stop_appends() {
     let writer = extents.writer();
     for (round, errno) in [(0, Errno::NOMEM), (1, Errno::PERM)] {
         fail(&extents, (DiskCall::Allocate, errno));
-        assert_eq!(put(&extents, &writer, 1, 5 << 20).await, Err(errno.into()));
+        let error = Error::from(errno).at(format_args!("segment 2"));
+        assert_eq!(put(&extents, &writer, 1, 5 << 20).await, Err(error));
         fail(&extents, None);
         let extent = put(&extents, &writer, round, 5 << 20).await.unwrap();
         extents.sync().await.unwrap();

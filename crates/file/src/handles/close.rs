@@ -100,7 +100,7 @@ impl FileService {
         // A deletion needs no quota.
         let spot = Spot { space, parent, name, patience: PATIENCE, quota: 0 };
         let mut released = 0;
-        let removed = self.change_row(&spot, |_, old| {
+        let removed = self.change_row(&spot, None, |_, old| {
             let old = old.filter(|old| old.id == removal.file.node).ok_or(ErrorCode::ResourceNotFound)?;
             released = extent_bytes(&old);
             Ok(None)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lazuli_concurrency::{FileAccess, FileLease, Timestamp};
 use lazuli_extents::Content;
 use lazuli_protocol::{ErrorCode, Metadata};
-use lazuli_service::run_to_completion;
+use lazuli_service::{internal_error, run_to_completion};
 use tokio::runtime::Handle;
 use tracing::Instrument;
 
@@ -155,9 +155,10 @@ impl FileService {
         if is_directory {
             self.make_directory_row(space, file.node).await?;
         }
-        let name = lookup.path.last().cloned().ok_or(Failure::Failed)?;
+        let name = lookup.path.last().cloned();
+        let name = name.ok_or_else(|| internal_error(format_args!("{space}: the root was not found")))?;
         let spot = Spot { space, parent: lookup.place.parent, name, patience: PATIENCE, quota: u64::MAX };
-        let made = self.change_row(&spot, |view, old| {
+        let made = self.write_row(&spot, None, |view, old| {
             if old.is_some() {
                 return Err(ErrorCode::ResourceAlreadyExists.into());
             }
@@ -173,7 +174,7 @@ impl FileService {
                 accessed: None,
                 permission: permission.clone(),
             };
-            Ok(Some(Node {
+            Ok(Node {
                 epoch: 0,
                 id: file.node,
                 name: spot.name.text.clone(),
@@ -182,10 +183,10 @@ impl FileService {
                 properties,
                 metadata: Metadata::default(),
                 file: (!is_directory).then(|| new_file(view.stamp.ticks())),
-            }))
+            })
         });
         let node = match made.await {
-            Ok(node) => node.ok_or(Failure::Failed)?,
+            Ok(node) => node,
             Err(refusal) if refusal.code() == ErrorCode::ResourceAlreadyExists => {
                 // The open is removed from the table. Try the existing file instead.
                 return match request.disposition {
@@ -308,7 +309,7 @@ impl FileService {
         let (space, parent) = (id.file.space, place.parent);
         let spot = Spot { space, parent, name, patience: PATIENCE, quota: u64::MAX };
         let mut released = 0;
-        let changed = self.change_row(&spot, |view, old| {
+        let changed = self.write_row(&spot, None, |view, old| {
             let mut node = old.filter(|old| old.id == id.file.node).ok_or(ErrorCode::ResourceNotFound)?;
             // Leased since it was opened.
             if blocks_writers(&node) {
@@ -322,9 +323,9 @@ impl FileService {
             node.properties.attributes = normal(attributes & SETTABLE | ARCHIVE, false);
             let headers = ContentHeaders { content_md5: None, ..headers };
             node.file = Some(File { headers, lease, ..new_file(view.stamp.ticks()) });
-            Ok(Some(node))
+            Ok(node)
         });
-        let node = changed.await?.ok_or(Failure::Failed)?;
+        let node = changed.await?;
         self.extents.released(released);
         self.discard(id.file);
         drop((truncating, lock));

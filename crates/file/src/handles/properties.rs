@@ -1,7 +1,8 @@
 //! Properties of open files: times, attributes, permission, deletion mark.
 
 use lazuli_concurrency::Timestamp;
-use lazuli_store::{Reads, View};
+use lazuli_service::internal_error;
+use lazuli_store::{Reads, SpaceId, View};
 
 use crate::FileService;
 use crate::failure::Failure;
@@ -56,7 +57,7 @@ impl FileService {
         }
         let node = self.load(id.file).await?;
         let key = node.properties.permission.as_deref().unwrap_or(INHERITED_PERMISSION);
-        self.permission(id.file.space, key).await?.ok_or(Failure::Failed)
+        self.permission(id.file.space, key).await?.ok_or_else(|| missing_permission(id.file.space, key))
     }
 
     /// Returns the security descriptor of the file at a path as SDDL, if there is a file.
@@ -68,7 +69,8 @@ impl FileService {
     ) -> Result<Option<String>, Failure> {
         let Some(permission) = self.permission_key_at(tree, path, snapshot).await? else { return Ok(None) };
         let key = permission.as_deref().unwrap_or(INHERITED_PERMISSION);
-        Ok(Some(self.permission(tree.share.space, key).await?.ok_or(Failure::Failed)?))
+        let space = tree.share.space;
+        Ok(Some(self.permission(space, key).await?.ok_or_else(|| missing_permission(space, key))?))
     }
 
     /// Sets the security descriptor, given as SDDL.
@@ -150,6 +152,11 @@ impl PropertyChange {
         }
         properties.accessed = self.accessed.time().or(properties.accessed);
     }
+}
+
+/// Logs that the permission of a file is missing, and returns the failure.
+fn missing_permission(space: SpaceId, key: &str) -> Failure {
+    internal_error(format_args!("{space}: there is no permission with the key {key}")).into()
 }
 
 impl NewTime {

@@ -3,6 +3,7 @@
 use lazuli_concurrency::FileUse;
 use lazuli_extents::{Content, Writer};
 use lazuli_protocol::Refusal;
+use lazuli_service::internal_error;
 use lazuli_store::View;
 
 use crate::FileService;
@@ -28,7 +29,7 @@ impl FileService {
     ) -> Result<Option<Node>, Refusal> {
         let mut admission = self.admission(spot);
         loop {
-            let changed = self.change_row(spot, |view, old| {
+            let changed = self.change_row(spot, None, |view, old| {
                 let Some(old) = old else {
                     admission.check(spot.file(spot.parent))?;
                     return rule(view, None);
@@ -50,6 +51,17 @@ impl FileService {
         }
     }
 
+    /// Like [`FileService::change_child`], for rules that never remove the child.
+    pub(crate) async fn write_child(
+        &self,
+        spot: &Spot,
+        usage: FileUse,
+        mut rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Node, Refusal>,
+    ) -> Result<Node, Refusal> {
+        let written = self.change_child(spot, usage, |view, old| rule(view, old).map(Some)).await?;
+        written.ok_or_else(|| internal_error(format_args!("{}: no child was written", spot.partition())))
+    }
+
     /// Returns the changed content, durable.
     pub(crate) async fn build_durable_content(
         &self,
@@ -61,9 +73,15 @@ impl FileService {
             return Ok(content.clone());
         }
         let content = self.build_content(writer, content, change).await.map_err(content_refusal)?;
-        if content.as_inline().is_none() {
-            self.extents.sync().await.map_err(content_refusal)?;
-        }
+        self.sync(&content).await?;
         Ok(content)
+    }
+
+    /// Makes new content durable.
+    pub(crate) async fn sync(&self, content: &Content) -> Result<(), Refusal> {
+        if content.as_inline().is_some() {
+            return Ok(());
+        }
+        self.extents.sync().await.map_err(content_refusal)
     }
 }

@@ -16,6 +16,7 @@ use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::range::content_range;
 use lazuli_protocol::request::{Body, BodyError};
 use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response, date};
+use lazuli_service::log_failed_rule;
 use lazuli_store::{Change, View};
 use md5::{Digest as _, Md5};
 
@@ -240,8 +241,8 @@ impl FileService {
         reserved: &mut Option<QuotaReservation>,
         rule: &mut impl FnMut(&View<'_>, Node) -> Result<(Node, ContentEdit), Refusal>,
     ) -> Result<EditOutcome, Refusal> {
-        let refusal = |error| self.rows.refusal(error);
         let partition = spot.partition();
+        let refusal = |error| self.rows.refusal(&partition, error);
         let _directory = self.directory_locks.shared(&partition).await;
         let _queue = HeldRank::wait(Rank::Partition);
         let mut attempts = self.rows.attempts(&partition);
@@ -251,7 +252,8 @@ impl FileService {
             let pin = self.extents.pins().pin();
             let attempt = attempts.begin(children::reads_to_change(&spot.name)).await.map_err(refusal)?;
             let view = attempt.view();
-            let old = match entry(spot, &view)? {
+            let entry = entry(spot, &view).inspect_err(|refusal| log_failed_rule(&partition, &view, refusal));
+            let old = match entry? {
                 Entry::Free(old) => existing_file(old)?,
                 Entry::Reserved(reservation) => return Ok(EditOutcome::NameReserved(reservation)),
             };

@@ -40,7 +40,7 @@ impl FileService {
         let permission = self.permission_of_copy(target.share.space, &wanted, &source).await?;
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
         let mut released = 0;
-        let copied = self.change_child(&spot, FileUse::Create, |view, old| {
+        let copied = self.write_child(&spot, FileUse::Create, |view, old| {
             let mut lease = FileLease::AVAILABLE;
             if let Some(old) = &old {
                 lease = admit_replace(old, lease_id, &request.caller)?;
@@ -56,7 +56,7 @@ impl FileService {
                 SourcePlace::Remote(_) if source.length == 0 => (state, Content::empty()),
                 SourcePlace::Remote(_) => (state.into_pending(), Content::hole(source.length)),
             };
-            Ok(Some(Node {
+            Ok(Node {
                 epoch: 0,
                 id: old.as_ref().map_or(NodeId(view.stamp.ticks()), |old| old.id),
                 name: spot.name.text.clone(),
@@ -71,7 +71,7 @@ impl FileService {
                     copy: Some(state),
                     content,
                 }),
-            }))
+            })
         });
         let copied = match &source.place {
             SourcePlace::Remote(outside) if source.length > 0 => {
@@ -80,7 +80,7 @@ impl FileService {
             }
             _ => copied.await,
         };
-        let node = copied?.ok_or(ErrorCode::InternalError)?;
+        let node = copied?;
         self.extents.released(released);
         let mut response = Response::empty(StatusCode::ACCEPTED);
         validators(&mut response.headers, node.validators());
@@ -101,15 +101,15 @@ impl FileService {
         let lease_id = lease_id(&request.headers)?;
         let target = self.target(&request).await?;
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
-        let aborted = self.change_child(&spot, FileUse::PutRange, |view, old| {
+        let aborted = self.write_child(&spot, FileUse::PutRange, |view, old| {
             let mut node = existing_file(old)?;
             let lease = admit_lease(&node, lease_id)?;
-            let file = node.file.as_mut().ok_or(ErrorCode::InternalError)?;
+            let file = node.file.as_mut().ok_or(ErrorCode::ResourceTypeMismatch)?;
             let state = file.copy.as_mut().ok_or(ErrorCode::NoPendingCopyOperation)?;
             state.abort(*id.as_bytes(), view.now)?;
             file.content = Content::empty();
             node.touch(view.stamp, view.now);
-            Ok(Some(with_lease(node, lease)))
+            Ok(with_lease(node, lease))
         });
         aborted.await?;
         Ok(Response::empty(StatusCode::NO_CONTENT))

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use crc_fast::CrcAlgorithm::Crc64Nvme;
 use http::HeaderMap;
 use lazuli_protocol::digest::SentDigests;
-use lazuli_protocol::{ErrorCode, Refusal, Request};
+use lazuli_protocol::{Refusal, Request};
+use lazuli_service::internal_error;
 use md5::{Digest as _, Md5};
 use tokio::task::JoinHandle;
 
@@ -73,7 +74,9 @@ impl BodyMd5 {
     async fn get(&mut self) -> Result<[u8; 16], Refusal> {
         let md5 = match self {
             Self::Known(md5) => *md5,
-            Self::Pending(task) => task.await.map_err(|_| Refusal::new(ErrorCode::InternalError))?,
+            Self::Pending(task) => task
+                .await
+                .map_err(|error| internal_error(format_args!("a digest of a body failed: {error}")))?,
         };
         *self = Self::Known(md5);
         Ok(md5)

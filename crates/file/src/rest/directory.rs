@@ -30,12 +30,12 @@ impl FileService {
         // Its own row first: no path leads to it before its parent names it.
         let id = NodeId(self.store.stamp().ticks());
         self.make_directory_row(spot.space, id).await?;
-        let created = self.change_child(&spot, FileUse::ReadAttributes, |view, old| {
+        let created = self.write_child(&spot, FileUse::ReadAttributes, |view, old| {
             if let Some(old) = &old {
                 check_kind(old, true)?;
                 return Err(ErrorCode::ResourceAlreadyExists.into());
             }
-            let node = Node {
+            Ok(Node {
                 epoch: 0,
                 id,
                 name: spot.name.text.clone(),
@@ -44,10 +44,9 @@ impl FileService {
                 properties: sent.create(true, permission.clone(), view.now),
                 metadata: metadata.clone(),
                 file: None,
-            };
-            Ok(Some(node))
+            })
         });
-        let node = created.await?.ok_or(ErrorCode::InternalError)?;
+        let node = created.await?;
         Ok(written(StatusCode::CREATED, &node, spot.parent))
     }
 
@@ -162,14 +161,14 @@ impl FileService {
             return Ok((changed.await?, NodeId::ROOT));
         }
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceNotFound)?;
-        let changed = self.change_child(&spot, FileUse::Write, |view, old| {
+        let changed = self.write_child(&spot, FileUse::Write, |view, old| {
             let mut node = old.ok_or(ErrorCode::ResourceNotFound)?;
             check_kind(&node, true)?;
             conditions.evaluate_write(node.validators())?;
             node.touch(view.stamp, view.now);
             change(&mut node, view);
-            Ok(Some(node))
+            Ok(node)
         });
-        Ok((changed.await?.ok_or(ErrorCode::InternalError)?, spot.parent))
+        Ok((changed.await?, spot.parent))
     }
 }

@@ -46,7 +46,7 @@ impl FileService {
         let first = data.as_ref().map_or(ContentEdit::Keep, |data| ContentEdit::Write(0, data.bytes.clone()));
         let content = self.build_durable_content(&writer, &Content::hole(length), first).await?;
         let mut released = 0;
-        let created = self.change_child(&spot, FileUse::Create, |view, old| {
+        let created = self.write_child(&spot, FileUse::Create, |view, old| {
             let mut lease = FileLease::AVAILABLE;
             if let Some(old) = &old {
                 lease = admit_replace(old, lease_id, &request.caller)?;
@@ -54,7 +54,7 @@ impl FileService {
             }
             check_create(&conditions, old.as_ref(), lease_id.is_some())?;
             released = old.as_ref().map_or(0, extent_bytes);
-            Ok(Some(Node {
+            Ok(Node {
                 epoch: 0,
                 // A replaced file keeps its id for those opens that exist.
                 id: old.as_ref().map_or(NodeId(view.stamp.ticks()), |old| old.id),
@@ -70,9 +70,9 @@ impl FileService {
                     copy: None,
                     content: content.clone(),
                 }),
-            }))
+            })
         });
-        let node = created.await?.ok_or(ErrorCode::InternalError)?;
+        let node = created.await?;
         self.extents.released(released);
         let mut response = written(StatusCode::CREATED, &node, spot.parent);
         if let Some(data) = data {
@@ -111,16 +111,16 @@ impl FileService {
         let id = lease_id(&request.headers)?;
         let target = self.target(&request).await?;
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
-        let changed = self.change_child(&spot, FileUse::Write, |view, old| {
+        let changed = self.write_child(&spot, FileUse::Write, |view, old| {
             let mut node = existing_file(old)?;
             let lease = admit_write(&node, id)?;
             conditions.evaluate_write(node.validators())?;
             check_writable(&node)?;
             node.metadata = metadata.clone();
             node.touch(view.stamp, view.now);
-            Ok(Some(with_lease(node, lease)))
+            Ok(with_lease(node, lease))
         });
-        let node = changed.await?.ok_or(ErrorCode::InternalError)?;
+        let node = changed.await?;
         let mut response = Response::empty(StatusCode::OK);
         validators(&mut response.headers, node.validators());
         put(&mut response.headers, "x-ms-request-server-encrypted", "true");

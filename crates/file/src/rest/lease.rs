@@ -21,7 +21,7 @@ impl FileService {
         let spot = self.spot(target).await?.ok_or(ErrorCode::ResourceTypeMismatch)?;
         let mut admission = self.admission(&spot);
         let node = loop {
-            let leased = self.change_row(&spot, |_, old| {
+            let leased = self.write_row(&spot, None, |_, old| {
                 let node = existing_file(old)?;
                 let file = spot.file(node.id);
                 admission.check(file)?;
@@ -32,11 +32,11 @@ impl FileService {
                 if is_new {
                     admission.admit(file, FileUse::Lease)?;
                 }
-                Ok(Some(with_lease(node, applied)))
+                Ok(with_lease(node, applied))
             });
             let leased = leased.await;
             if leased.is_ok() || !self.flush_or_wait(&mut admission).await {
-                break leased?.ok_or(ErrorCode::InternalError)?;
+                break leased?;
             }
         };
         admission.done();

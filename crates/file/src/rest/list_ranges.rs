@@ -45,7 +45,8 @@ impl FileService {
             None => Changes::All(Ranges::new(extents, content, page.rest(part(range, length)))),
             Some((older, _)) => {
                 // A truncated part counts as cleared, so the longer length applies.
-                let older = older.file.as_ref().map(|file| &file.content).ok_or(ErrorCode::InternalError)?;
+                let older = older.file.as_ref().map(|file| &file.content);
+                let older = older.ok_or(ErrorCode::ResourceTypeMismatch)?;
                 let part = page.rest(part(range, length.max(older.len())));
                 Changes::Since(Diff::new(extents, older, content, part))
             }

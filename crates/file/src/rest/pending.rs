@@ -68,7 +68,7 @@ impl FileService {
         mut change: impl FnMut(&mut File, &View<'_>),
     ) -> Result<Option<Node>, Refusal> {
         let spot = copy.target.spot(space);
-        let changed = self.change_row(&spot, |view, old| {
+        let changed = self.change_row(&spot, None, |view, old| {
             let mut node = old.ok_or(ErrorCode::NoPendingCopyOperation)?;
             let file = waiting(&mut node, copy.id).ok_or(ErrorCode::NoPendingCopyOperation)?;
             change(file, view);
@@ -88,9 +88,7 @@ impl FileService {
     /// Makes fetched content durable.
     async fn fetched(&self, content: SparseWriter) -> Result<Content, Refusal> {
         let content = content.finish().await.map_err(content_refusal)?;
-        if content.as_inline().is_none() {
-            self.extents.sync().await.map_err(content_refusal)?;
-        }
+        self.sync(&content).await?;
         Ok(content)
     }
 }

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use http::{HeaderMap, StatusCode};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, Version};
 use lazuli_security::Descriptor;
+use lazuli_service::internal_error;
 use serde::{Deserialize, Serialize};
 
 use crate::FileService;
@@ -114,8 +115,8 @@ impl FileService {
         let permission = self.permission(share.space, key).await?;
         let sddl = permission.ok_or(ErrorCode::FileInvalidPermissionKey)?;
         let permission = format.unwrap_or_default().write(sddl)?;
-        let body =
-            serde_json::to_vec(&Document { permission, format }).map_err(|_| ErrorCode::InternalError)?;
+        let body = serde_json::to_vec(&Document { permission, format })
+            .map_err(|error| internal_error(format_args!("a permission cannot be encoded: {error}")))?;
         Ok(Response::with_body(StatusCode::OK, "application/json", body))
     }
 }

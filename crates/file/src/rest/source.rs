@@ -12,6 +12,7 @@ use lazuli_protocol::request::collect;
 use lazuli_protocol::{
     ErrorCode, Headers, Metadata, Operation, Refusal, Request, ServiceKind, names as shares,
 };
+use lazuli_service::internal_error;
 use lazuli_store::SpaceId;
 
 use crate::FileService;
@@ -105,7 +106,9 @@ impl FileService {
             SourcePlace::Remote(outside) => return collect(outside.body(part).as_mut(), length).await,
             SourcePlace::Local { node, .. } => node,
         };
-        let Some(file) = &node.file else { return Err(ErrorCode::InternalError.into()) };
+        let Some(file) = &node.file else {
+            return Err(internal_error(format_args!("node {}: the source of a copy is no file", node.id.0)));
+        };
         let mut reader = ContentReader::new(&self.extents, &file.content, part, None);
         let mut bytes = Vec::with_capacity(length);
         while let Some(more) = reader.next().await.map_err(content_refusal)? {

@@ -1,6 +1,7 @@
 //! Changing rows of a directory: one commit, which waits for moves and for the quota first.
 
 use lazuli_protocol::{ErrorCode, Refusal};
+use lazuli_service::internal_error;
 use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId, View};
 
 use crate::FileService;
@@ -69,17 +70,20 @@ impl FileService {
         changed.await
     }
 
-    /// Changes a child of a directory without asking the open-file table.
-    pub(crate) async fn change_row(
+    /// Like [`FileService::change_row`], for rules that never remove the child.
+    pub(crate) async fn write_row(
         &self,
         spot: &Spot,
-        rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Option<Node>, Refusal>,
-    ) -> Result<Option<Node>, Refusal> {
-        self.change_row_with(spot, None, rule).await
+        reserved: Option<QuotaReservation>,
+        mut rule: impl FnMut(&View<'_>, Option<Node>) -> Result<Node, Refusal>,
+    ) -> Result<Node, Refusal> {
+        let written = self.change_row(spot, reserved, |view, old| rule(view, old).map(Some)).await?;
+        written.ok_or_else(|| internal_error(format_args!("{}: no child was written", spot.partition())))
     }
 
-    /// Changes a child like [`FileService::change_row`], with quota already reserved for the new length.
-    pub(crate) async fn change_row_with(
+    /// Changes a child of a directory without asking the open-file table. `reserved` is quota for the new
+    /// length.
+    pub(crate) async fn change_row(
         &self,
         spot: &Spot,
         mut reserved: Option<QuotaReservation>,

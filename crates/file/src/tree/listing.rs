@@ -66,7 +66,8 @@ impl FileService {
         let mut entries = vec![];
         for (name, found) in by_name(&ranges, listing.at) {
             if end.is_none_or(|end| *name < *end) {
-                let node = as_of(found.current, found.kept, listing.at)?;
+                let node = as_of(found.current, found.kept, listing.at);
+                let node = node.map_err(|damage| damage.at(&listing.directory))?;
                 entries.extend(node.map(|node| (Bytes::copy_from_slice(name), node)));
             }
         }
@@ -83,7 +84,8 @@ impl FileService {
         let reads = children::reads_folded(&name, listing.at);
         let alone = keys::child(&name)..keys::child(&[&name[..], &[0]].concat());
         let set = self.read_between_moves(&listing.directory, reads, &alone).await?;
-        let entry = children::found(&set, listing.at)?.map(|node| (Bytes::copy_from_slice(&name), node));
+        let found = children::found(&set, listing.at).map_err(|damage| damage.at(&listing.directory))?;
+        let entry = found.map(|node| (Bytes::copy_from_slice(&name), node));
         // No name contains this character.
         name.push(1);
         listing.from = Some(name);

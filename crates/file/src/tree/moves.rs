@@ -12,7 +12,7 @@
 use bytes::Bytes;
 use lazuli_concurrency::Span;
 use lazuli_protocol::{ErrorCode, Refusal};
-use lazuli_service::{Damage, commit_refusal, record};
+use lazuli_service::{Damage, commit_refusal, internal_error, record};
 use lazuli_store::intent::{IntentError, IntentId, IntentPlan, IntentPlanner};
 use lazuli_store::{Change, Mutation, Partition, Reads, SpaceId, TransactError, View};
 
@@ -241,7 +241,8 @@ impl IntentPlan for WorkPlan {
                 }
             }
         }
-        let participant = u8::try_from(participant).map_err(|_| Refusal::new(ErrorCode::InternalError))?;
+        let participant = u8::try_from(participant)
+            .map_err(|_| internal_error(format_args!("a move has no participant {participant}")))?;
         let reservation = NameReservation { id: id.0.ticks(), participant, work: self.work.clone() };
         Ok(Change::of([Mutation::Put(step.reservation(), record::encode(&reservation)?)]))
     }
@@ -269,12 +270,14 @@ impl IntentPlan for WorkPlan {
 /// Maps the error of a step. Another operation will finish the intent.
 fn interrupted(space: SpaceId) -> impl FnOnce(IntentError<Obstacle>) -> Refusal {
     move |error| match error {
-        IntentError::Refused(Obstacle::Refused(refusal)) => refusal,
-        IntentError::Interrupted(TransactError::Gone) => ErrorCode::ShareNotFound.into(),
-        IntentError::Interrupted(TransactError::NotCommitted(error)) => commit_refusal(error),
-        error => {
-            tracing::error!(%error, ?space, "a move was interrupted");
-            ErrorCode::InternalError.into()
+        IntentError::Refused(Obstacle::Refused(refusal)) => {
+            if refusal.code() == ErrorCode::InternalError {
+                tracing::error!(%space, "a step of a move failed");
+            }
+            refusal
         }
+        IntentError::Interrupted(TransactError::Gone) => ErrorCode::ShareNotFound.into(),
+        IntentError::Interrupted(TransactError::NotCommitted(error)) => commit_refusal(space, error),
+        error => internal_error(format_args!("{space}: a move was interrupted: {error}")),
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use lazuli_protocol::{Account, ErrorCode, Refusal, names as shares};
-use lazuli_store::{MAX_SCAN_ROWS, Partition, ReadSet, Reads, SpaceId};
+use lazuli_store::{MAX_SCAN_ROWS, Partition, ReadSet, Reads, RowPosition, SpaceId};
 
 use crate::FileService;
 use crate::tree::children::{self, At};
@@ -79,10 +79,11 @@ impl FileService {
         at: At,
     ) -> Result<Option<Node>, Refusal> {
         for _ in 0..MAX_ATTEMPTS {
-            let set = self.rows.read(&keys::directory(space, directory), &children::reads(name, at)).await?;
-            match children::reserved(&set)? {
+            let partition = keys::directory(space, directory);
+            let set = self.rows.read(&partition, &children::reads(name, at)).await?;
+            match children::reserved(&set).map_err(|damage| damage.at(&partition))? {
                 Some(reservation) if !self.is_pending_or_finish(space, &reservation).await? => {}
-                _ => return Ok(children::found(&set, at)?),
+                _ => return children::found(&set, at).map_err(|damage| damage.at(&partition)),
             }
         }
         Err(ErrorCode::ServerBusy.into())
@@ -100,7 +101,10 @@ impl FileService {
             let mut set = self.rows.read(partition, &reads).await?;
             let Some(moving) = set.ranges.pop() else { return Ok(set) };
             for row in &moving.rows {
-                if !self.is_pending_or_finish(partition.space, &NameReservation::decode(&row.value)?).await? {
+                let reservation = NameReservation::decode(&row.value);
+                let reservation =
+                    reservation.map_err(|damage| damage.at(RowPosition::new(partition, &row.key)))?;
+                if !self.is_pending_or_finish(partition.space, &reservation).await? {
                     continue 'again;
                 }
             }
@@ -115,7 +119,8 @@ impl FileService {
     pub(crate) async fn root(&self, share: &Share, at: At) -> Result<Node, Refusal> {
         let partition = keys::directory(share.space, NodeId::ROOT);
         let set = self.rows.read(&partition, &children::root_reads(at)).await?;
-        Ok(children::found_root(&set, at)?.unwrap_or_else(|| Node::root(share)))
+        let found = children::found_root(&set, at).map_err(|damage| damage.at(&partition))?;
+        Ok(found.unwrap_or_else(|| Node::root(share)))
     }
 }
 

@@ -106,7 +106,7 @@ impl FileService {
         match self.store.set_space(space, Some(header), next).await {
             Ok(()) => Ok(true),
             Err(CommitError::Conflict) => Ok(false),
-            Err(error) => Err(commit_refusal(error)),
+            Err(error) => Err(commit_refusal(space, error)),
         }
     }
 
@@ -144,7 +144,8 @@ impl FileService {
         let reads = Reads::key(keys::snapshot(share.space, id));
         let set = self.store.read(&partition, &reads).await.map_err(read_refusal)?;
         let row = set.rows.into_iter().next().flatten();
-        let snapshot = row.map(|row| Share::decode(&row.value)).transpose()?.filter(is_taken);
+        let snapshot = row.map(|row| Share::decode(&row.value)).transpose();
+        let snapshot = snapshot.map_err(|damage| damage.at(&partition))?.filter(is_taken);
         snapshot.ok_or_else(|| ErrorCode::ShareNotFound.into())
     }
 }

@@ -364,7 +364,7 @@ impl FileService {
         // Later doubts concern commits that may not be in the sum.
         usage.sums().doubt = false;
         // Decides commits of dropped requests: of this front end here, of others by the fence.
-        self.store.wait_for_commits().await.map_err(commit_refusal)?;
+        self.store.wait_for_commits().await.map_err(|error| commit_refusal(space, error))?;
         if has_others {
             self.shares.fence(space).await?;
             // Writers have kept rows of the epoch that ended, which perhaps no snapshot needs.

@@ -106,16 +106,16 @@ impl FileService {
         // Growth was reserved when it was written.
         let spot = Spot { space, parent, name, patience: PATIENCE, quota: u64::MAX };
         let mut released = 0;
-        let changed = self.change_row_with(&spot, reserved, |view, old| {
+        let changed = self.write_row(&spot, reserved, |view, old| {
             let old = old.filter(|old| old.id == file.node).ok_or(ErrorCode::ResourceNotFound)?;
             let mut node = pending.apply(old.clone(), view);
             if let Some(change) = change {
                 change(&mut node, view);
             }
             released = extent_bytes(&old).saturating_sub(extent_bytes(&node));
-            Ok(Some(node))
+            Ok(node)
         });
-        let node = changed.await?.ok_or(Failure::Failed)?;
+        let node = changed.await?;
         self.extents.released(released);
         Ok(Arc::new(node))
     }

@@ -31,10 +31,8 @@ pub(super) fn visit_page(
     let (mut seen, mut bytes) = (0, 0);
     for row in rows::range(&snapshot.view, start..end, snapshot.seqno) {
         let (full, stored) = row?;
-        let (Some(space), Some((_, partition, key))) = (keys::space_of(&full), keys::split(&full)) else {
-            return Err(ReadError::Damaged("a row with a malformed key".into()));
-        };
-        let position = RowPosition { space, partition: partition.clone(), key: key.clone() };
+        let position = keys::position(&full).ok_or_else(|| keys::malformed(&full))?;
+        let RowPosition { space, partition, key } = position.clone();
         let size = full.len() + stored.value.len();
         let row = Row { key, value: stored.value, token: stored.token };
         if seen == MAX_SCAN_ROWS || bytes >= MAX_SCAN_BYTES || visitor(space, partition, row).is_break() {
@@ -51,8 +49,8 @@ pub(super) fn spaces(shared: &EngineState) -> Result<Vec<(SpaceId, SpaceHeader)>
     let snapshot = shared.snapshots.current();
     let headers = rows::range(&snapshot.view, keys::headers(), snapshot.seqno).map(|row| {
         let (key, stored) = row?;
-        let space = keys::header_of(&key).ok_or_else(|| ReadError::Damaged("a malformed header".into()))?;
-        Ok((space, rows::decode_header(&stored.value)?))
+        let space = keys::header_of(&key).ok_or_else(|| keys::malformed(&key))?;
+        Ok((space, rows::decode_header(space, &stored.value)?))
     });
     headers.collect()
 }

@@ -413,7 +413,7 @@ impl Committer {
         if !self.recent_changes.may_differ(key, read_at) {
             return Ok(true);
         }
-        let row = rows::get(&self.view, key, self.shared.seqno.get()).map_err(unreadable(key))?;
+        let row = rows::get(&self.view, key, self.shared.seqno.get()).map_err(unreadable)?;
         Ok(row.is_some())
     }
 
@@ -450,8 +450,7 @@ impl Committer {
         if let Some(header) = group.headers.get(&space).or_else(|| self.headers.get(&space)) {
             return Ok(*header);
         }
-        let header = rows::header(&self.view, space, self.shared.seqno.get())
-            .map_err(unreadable(&keys::header(space)))?;
+        let header = rows::header(&self.view, space, self.shared.seqno.get()).map_err(unreadable)?;
         group.headers.insert(space, header);
         Ok(header)
     }
@@ -472,7 +471,7 @@ impl Committer {
         {
             return Ok(row.clone());
         }
-        let row = rows::get(&self.view, &key, self.shared.seqno.get()).map_err(unreadable(&key))?;
+        let row = rows::get(&self.view, &key, self.shared.seqno.get()).map_err(unreadable)?;
         known_rows.now.insert(key, row.clone());
         Ok(row)
     }
@@ -487,7 +486,7 @@ impl Committer {
         let range = keys::range(prefix, range);
         let tree = rows::range(&self.view, range.clone(), self.shared.seqno.get());
         for row in Merged::new(tree, &range, &group.changes) {
-            let (key, stored) = row.map_err(unreadable(prefix))?;
+            let (key, stored) = row.map_err(unreadable)?;
             digest.add(&key[prefix.len()..], stored.token);
         }
         Ok(digest.token())
@@ -626,15 +625,8 @@ fn count(value: &[u8]) -> i64 {
     value.first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
 }
 
-/// Maps the failure to read a row, or the rows with a prefix.
-fn unreadable(key: &[u8]) -> impl FnOnce(ReadError) -> CommitError {
-    move |error| {
-        let row = match (keys::header_of(key), keys::position(&Bytes::copy_from_slice(key))) {
-            (Some(SpaceId(space)), _) => format!("header of space {space:016x}"),
-            (None, Some(position)) => position.to_string(),
-            (None, None) => key.escape_ascii().to_string(),
-        };
-        tracing::error!(%error, row, "a commit failed because a row could not be read");
-        CommitError::Unreadable
-    }
+/// Converts the failure to read a row that a commit depends on. The error names the row.
+pub(super) fn unreadable(error: ReadError) -> CommitError {
+    tracing::error!(%error, "a commit failed because a row could not be read");
+    CommitError::Unreadable
 }

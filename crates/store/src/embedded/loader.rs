@@ -15,7 +15,8 @@ use super::all_rows::encode_counts;
 use super::rows::{self, Stored};
 use super::{OpenError, log, open_tree, subdirectory};
 use crate::{
-    MAX_KEY_BYTES, MAX_VALUE_BYTES, Partition, ReadError, Row, RowCounts, SpaceHeader, SpaceId, Token, keys,
+    MAX_KEY_BYTES, MAX_VALUE_BYTES, Partition, ReadError, Row, RowCounts, RowPosition, SpaceHeader, SpaceId,
+    Token, keys,
 };
 
 /// Rows are written to a table once this many bytes are in memory.
@@ -50,7 +51,8 @@ impl Loader {
             && row.key.len() <= MAX_KEY_BYTES
             && row.value.len() <= MAX_VALUE_BYTES;
         if !fits {
-            return Err(ReadError::Damaged("a row is too large".into()).into());
+            let row = RowPosition { space, partition: partition.clone(), key: row.key.clone() };
+            return Err(ReadError::Damaged(format!("{row}: too large")).into());
         }
         let prefix = keys::prefix(&Partition { space, key: partition.clone() });
         let Token(stamp) = row.token;

@@ -279,7 +279,7 @@ impl Embedded {
     /// Rewrites all tables into one sorted level. Drops removed rows.
     pub fn compact(&self) -> Result<(), ReadError> {
         self.shared.flusher.compact_all(&self.shared, 64 << 20).map_err(|error| match error {
-            TaskError::Tree(error) => rows::read_error(error),
+            TaskError::Tree(error) => rows::read_error(error, || "compaction".into()),
             error => ReadError::Io(error.to_string()),
         })
     }
@@ -397,9 +397,7 @@ impl Embedded {
                 }
                 continue;
             }
-            let Some((length, partition, key)) = keys::split(&full) else {
-                return Err(ReadError::Damaged("a row with a malformed key".into()));
-            };
+            let (length, partition, key) = keys::split(&full).ok_or_else(|| keys::malformed(&full))?;
             (last, prefix, steps) = (full, length, 0);
             let size = last.len() + stored.value.len();
             let row = Row { key, value: stored.value, token: stored.token };
@@ -539,7 +537,7 @@ impl Store for Embedded {
                 .take(limit.min(SWEEP_ROWS))
                 .map(|row| row.map(|(key, _)| key))
                 .collect::<Result<Vec<_>, _>>()
-                .map_err(|_| CommitError::Unreadable)?;
+                .map_err(committer::unreadable)?;
             (keys, snapshot.seqno)
         };
         let last = keys.is_empty() && from.0.is_empty() && from.1.is_empty();
@@ -602,9 +600,8 @@ fn for_each_row(
     let all = keys::space_from(SpaceId(0), &[], &[])..keys::space_end(SpaceId(u64::MAX));
     for row in rows::range(view, all, seqno) {
         let (full, stored) = row?;
-        let (Some(space), Some((_, partition, key))) = (keys::space_of(&full), keys::split(&full)) else {
-            return Err(ReadError::Damaged("a row with a malformed key".into()));
-        };
+        let RowPosition { space, partition, key } =
+            keys::position(&full).ok_or_else(|| keys::malformed(&full))?;
         visit(space, &partition, &Row { key, value: stored.value, token: stored.token })?;
     }
     Ok(())

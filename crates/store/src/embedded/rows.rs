@@ -34,10 +34,11 @@ impl Stored {
         bytes.freeze()
     }
 
-    pub(crate) fn decode(mut bytes: Bytes) -> Result<Self, ReadError> {
+    /// Decodes the value of the row with a full key.
+    pub(crate) fn decode(key: &[u8], mut bytes: Bytes) -> Result<Self, ReadError> {
         match bytes.try_get_u64_le() {
             Ok(stamp) => Ok(Self { token: Token(Stamp::from_ticks(stamp)), value: bytes }),
-            Err(_) => Err(ReadError::Damaged("a row without a stamp".into())),
+            Err(_) => Err(ReadError::Damaged(format!("{}: no stamp", keys::describe(key)))),
         }
     }
 }
@@ -77,7 +78,8 @@ pub(crate) fn get(view: &View, key: &[u8], seqno: SeqNo) -> Result<Option<Stored
     if key.len() > MAX_TREE_KEY {
         return Ok(None);
     }
-    view.get(key, seqno).map_err(read_error)?.map(|v| Stored::decode(v.into())).transpose()
+    let value = view.get(key, seqno).map_err(|error| read_error(error, || keys::describe(key)))?;
+    value.map(|value| Stored::decode(key, value.into())).transpose()
 }
 
 /// Reads rows in order at `seqno`.
@@ -91,16 +93,20 @@ pub(crate) fn range(
     let range = bound(range.start)..bound(range.end);
     // The tree panics at an inverted range.
     let range = if range.start < range.end { range } else { range.start.clone()..range.start };
-    view.range(range, seqno).map(|entry| {
-        let entry = entry.map_err(read_error)?;
-        Ok((entry.key.user_key.into(), Stored::decode(entry.value.into())?))
+    let start = range.start.clone();
+    let place = move || format!("at or after {}", keys::describe(&start));
+    view.range(range, seqno).map(move |entry| {
+        let entry = entry.map_err(|error| read_error(error, &place))?;
+        let key = Bytes::from(entry.key.user_key);
+        let stored = Stored::decode(&key, entry.value.into())?;
+        Ok((key, stored))
     })
 }
 
 /// Reads a space's header at `seqno`.
 pub(crate) fn header(view: &View, space: SpaceId, seqno: SeqNo) -> Result<Option<SpaceHeader>, ReadError> {
     match get(view, &keys::header(space), seqno)? {
-        Some(stored) => decode_header(&stored.value).map(Some),
+        Some(stored) => decode_header(space, &stored.value).map(Some),
         None => Ok(None),
     }
 }
@@ -111,24 +117,26 @@ pub(crate) fn encode_header(header: SpaceHeader) -> [u8; 9] {
     bytes
 }
 
-pub(crate) fn decode_header(bytes: &[u8]) -> Result<SpaceHeader, ReadError> {
+pub(crate) fn decode_header(space: SpaceId, bytes: &[u8]) -> Result<SpaceHeader, ReadError> {
     match bytes.first_chunk::<8>() {
         Some(epoch) if bytes.len() == 9 => {
             Ok(SpaceHeader { epoch: u64::from_le_bytes(*epoch), open: bytes[8] == 1 })
         }
-        _ => Err(ReadError::Damaged("a space header of the wrong length".into())),
+        _ => Err(ReadError::Damaged(format!("header of {space}: wrong length"))),
     }
 }
 
-pub(crate) fn read_error(error: lsm_tree::Error) -> ReadError {
+/// Converts an error of the tree. `place` names the rows that were read.
+pub(crate) fn read_error(error: lsm_tree::Error, place: impl FnOnce() -> String) -> ReadError {
     use std::io::ErrorKind::{InvalidData, UnexpectedEof};
+    let text = format!("{}: {error}", place());
     let error = match error {
         // The file was truncated.
         lsm_tree::Error::Io(error) if matches!(error.kind(), UnexpectedEof | InvalidData) => {
-            ReadError::Damaged(error.to_string())
+            ReadError::Damaged(text)
         }
-        lsm_tree::Error::Io(error) => ReadError::Io(error.to_string()),
-        other => ReadError::Damaged(other.to_string()),
+        lsm_tree::Error::Io(_) => ReadError::Io(text),
+        _ => ReadError::Damaged(text),
     };
     if matches!(error, ReadError::Damaged(_)) {
         DAMAGED_READS.fetch_add(1, Ordering::Relaxed);

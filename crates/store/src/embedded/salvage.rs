@@ -210,13 +210,13 @@ impl RowVersion {
     fn salvaged(self, is_stale: bool) -> Result<Option<Salvaged>, String> {
         let Some(value) = self.value.filter(|_| self.key != keys::COUNTS) else { return Ok(None) };
         let damaged = |error: ReadError| error.to_string();
-        let Stored { token, value } = Stored::decode(value).map_err(damaged)?;
+        let Stored { token, value } = Stored::decode(&self.key, value).map_err(damaged)?;
         if self.key == keys::CLOCK {
             let ticks = value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
             return Ok(Some(Salvaged::Clock(Timestamp::from_ticks(ticks))));
         }
         if let Some(space) = keys::header_of(&self.key) {
-            let header = rows::decode_header(&value).map_err(damaged)?;
+            let header = rows::decode_header(space, &value).map_err(damaged)?;
             return Ok(Some(Salvaged::Header(space, header)));
         }
         match (keys::space_of(&self.key), keys::split(&self.key)) {
@@ -227,7 +227,7 @@ impl RowVersion {
                     false => Salvaged::Row(space, partition, row),
                 }))
             }
-            _ => Err("a row with a malformed key".into()),
+            _ => Err(keys::malformed(&self.key).to_string()),
         }
     }
 }

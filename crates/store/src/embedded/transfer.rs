@@ -95,9 +95,7 @@ impl StoreReader {
         let all = keys::space_from(space, &[], &[])..keys::space_end(space);
         for found in rows::range(&self.view, all, self.seqno) {
             let (full, Stored { token, value }) = found?;
-            let Some((_, partition, key)) = keys::split(&full) else {
-                return Err(ReadError::Damaged("a row with a malformed key".into()));
-            };
+            let (_, partition, key) = keys::split(&full).ok_or_else(|| keys::malformed(&full))?;
             visit(partition, Row { key, value, token })?;
         }
         Ok(())

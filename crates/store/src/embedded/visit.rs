@@ -120,7 +120,7 @@ impl Embedded {
 
 /// Returns the index of the first row of a run at or after a full key.
 fn position(run: &Run, at: &Bytes) -> Result<usize, ReadError> {
-    let (_, partition, key) = keys::split(at).ok_or_else(malformed)?;
+    let (_, partition, key) = keys::split(at).ok_or_else(|| keys::malformed(at))?;
     Ok(run.position(&partition, &key))
 }
 
@@ -139,7 +139,7 @@ fn fill(
         Err(_) => run.is_empty(),
     }) {
         let (full, stored) = row?;
-        let (_, partition, key) = keys::split(&full).ok_or_else(malformed)?;
+        let (_, partition, key) = keys::split(&full).ok_or_else(|| keys::malformed(&full))?;
         run.add(&partition, &key, &stored.value, stored.token);
         last = full;
     }
@@ -149,8 +149,4 @@ fn fill(
         _ => until,
     };
     Ok((run.finish(), end))
-}
-
-fn malformed() -> ReadError {
-    ReadError::Damaged("a row with a malformed key".into())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lazuli_store::{Commit, Mutation, Partition};
-use lazuli_testing::AllRows;
+use lazuli_testing::{AllRows, LogCapture};
 use tokio::task::JoinSet;
 
 use crate::support::{JSON, Server, at, encoded, fill, keys, query_all, start_with_runs, values};
@@ -97,6 +97,7 @@ async fn scanned_table_can_be_deleted_and_recreated() {
 
 #[tokio::test]
 async fn damaged_entity_fails_only_the_page_that_reaches_it() {
+    let log = LogCapture::start();
     let server = filled().await;
     let mut space = None;
     let mut find_space = |id, partition: &Bytes, _: &lazuli_store::Row| {
@@ -120,6 +121,10 @@ async fn damaged_entity_fails_only_the_page_that_reaches_it() {
         {
             let reply = server.get(&format!("/people()?{}&$top={top}", filter(text)), JSON).await;
             assert_eq!(reply.status.as_u16(), status, "{text} {top}");
+            let id = format!("request_id={}", reply.header("x-ms-request-id").unwrap());
+            let row = format!("place={space} partition \"ep\" row \"0700\"");
+            let named = log.lines_with(&row).iter().filter(|entry| entry.contains(&id)).count();
+            assert_eq!(named, usize::from(status == 500), "{text} {top}");
         }
         let after = query_all(&server, &filter("RowKey gt '0700' and F gt 0 and PartitionKey eq 'p'")).await;
         assert_eq!(after.len(), ENTITIES - 701);

@@ -145,7 +145,7 @@ async fn request_reads_data_written_back_before_the_acknowledgment() {
     let service = &server.service;
     let flush = async {
         let notice = received.recv().await.unwrap();
-        let written = service.change_row(&spot, |_, old| {
+        let written = service.change_row(&spot, None, |_, old| {
             let mut node = old.unwrap();
             node.metadata = lazuli_protocol::Metadata::default();
             Ok(Some(node))

@@ -7,7 +7,7 @@
 use lazuli_concurrency::{Pace, Span};
 use lazuli_generations::{Generation, keys as shares};
 use lazuli_protocol::{ErrorCode, Refusal};
-use lazuli_service::{SpaceScan, read_refusal};
+use lazuli_service::{Damage, SpaceScan, read_refusal};
 use lazuli_store::{Change, Decision, Mutation, Partition, Reads, Row, SpaceId, Which};
 use tracing::Instrument;
 
@@ -124,7 +124,8 @@ impl FileService {
             let reads = Reads::default().and_range(range.clone(), STEP);
             let set = self.store.read(directory, &reads).await.map_err(read_refusal)?;
             let Some(scanned) = set.ranges.into_iter().next() else { return Ok(bytes) };
-            let (dropped, released) = unneeded_rows(&scanned.rows, epochs)?;
+            let unneeded = unneeded_rows(&scanned.rows, epochs);
+            let (dropped, released) = unneeded.map_err(|damage| damage.at(directory))?;
             if !dropped.is_empty() {
                 // Kept rows never change, so no condition is needed.
                 let swept = self.rows.transact(directory, Reads::default(), |_| {
@@ -144,7 +145,7 @@ impl FileService {
 }
 
 /// Returns the deletions of kept rows that no snapshot shows, and the bytes of content that they refer to.
-fn unneeded_rows(rows: &[Row], epochs: &Epochs) -> Result<(Vec<Mutation>, u64), Refusal> {
+fn unneeded_rows(rows: &[Row], epochs: &Epochs) -> Result<(Vec<Mutation>, u64), Damage> {
     let (mut dropped, mut bytes) = (vec![], 0);
     for row in rows {
         let Some((_, last)) = keys::kept_parts(&row.key) else { continue };

@@ -75,6 +75,7 @@ binary:
 static: ## Format, module cycles, prose, links, features, and clippy with warnings denied
 	$(CARGO) fmt --all --check
 	$(PYTHON) tests/cycles.py
+	$(PYTHON) tests/prose_test.py
 	$(PYTHON) tests/prose.py
 	$(PYTHON) tests/links.py
 	$(PYTHON) tests/features.py

@@ -3,8 +3,8 @@
     links.py
 
 Every relative link names an existing file, every anchor an existing heading. Pages of the book link only to pages of the book. Files,
-tests and metrics in code spans exist. docs/SUMMARY.md lists every page once, and a decision under its number and title. Prints each finding with file
-and line, and fails if there is one.
+tests and metrics in code spans exist. docs/SUMMARY.md lists every page once, and a decision under its number and title.
+docs/decisions/README.md lists every decision. Prints each finding with file and line, and fails if there is one.
 """
 
 import re
@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "docs"
 SUMMARY = BOOK / "SUMMARY.md"
+DECISIONS = BOOK / "decisions"
 LINK = re.compile(r"\[([^\]]*)\]\(<?([^)\s>]+)>?\)")
 ENTRY = re.compile(r"^ *- \[(.+)\]\(([^)]+)\)$")
 DECISION = re.compile(r"^(\d{4})-.*\.md$")
@@ -117,6 +118,13 @@ def check_summary(report):
             report(page, 1, "not in docs/SUMMARY.md")
 
 
+def check_list_of_decisions(report):
+    listed = (DECISIONS / "README.md").read_text(encoding="utf-8")
+    for page in sorted(DECISIONS.glob("[0-9]*.md")):
+        if f"]({page.name})" not in listed:
+            report(page, 1, "not in docs/decisions/README.md")
+
+
 def decision_title(page):
     """Returns the title of a decision without its number."""
     return headings(page)[0].removeprefix(page.name[:4]).strip()
@@ -145,6 +153,7 @@ def main():
         if DECISION.match(path.name):
             check_decision_title(path, report)
     check_summary(report)
+    check_list_of_decisions(report)
     print("\n".join(findings))
     if findings:
         print(f"links.py: {len(findings)} findings")

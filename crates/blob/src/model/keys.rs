@@ -10,7 +10,7 @@
 //!             u ID                  a staged block of generation 0, which only format 1 began
 //!             v STAMP               an earlier version
 //! t TAG       VALUE 00 NAME CLAIM   nothing: the blob may have the tag
-//! w           ID                    a copy to a blob may be under way
+//! w           ID                    a copy to a blob may be pending
 //! ```
 //!
 //! These are the rows in the space of a container; [`lazuli_generations::keys`] names the rows that refer to
@@ -33,7 +33,7 @@ use lazuli_store::{Partition, SpaceId, prefix_range};
 pub(crate) const BLOBS: &[u8] = b"b";
 /// The prefix of the partition keys of the index of tags.
 pub(crate) const TAGS: &[u8] = b"t";
-/// The partition that lists copies under way.
+/// The partition that lists running copies.
 pub(crate) const COPIES: &[u8] = b"w";
 
 /// The row of a blob's current state.

@@ -3,7 +3,7 @@
 use crate::support::{JSON, create, start};
 
 #[tokio::test]
-async fn table_is_created_once_whatever_the_case_of_its_name() {
+async fn table_is_created_once_regardless_of_case() {
     let server = start().await;
     let created = server.post("/Tables", JSON, r#"{"TableName":"MyTable"}"#).await.expect(201);
     let endpoint = format!("http://{}/lapis", server.address);

@@ -1,6 +1,6 @@
 //! The operations that address a service as a whole: properties, statistics, account information.
 //!
-//! These operations are the same for all services, so [`ServiceLevel`] wraps each service and answers them.
+//! The operations are the same for all services, so [`ServiceLevel`] wraps each service and answers them.
 //! The service carries out all other operations. The front end answers user delegation keys and preflight
 //! requests.
 

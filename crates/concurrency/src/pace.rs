@@ -1,4 +1,4 @@
-//! How much of the machine background work may take.
+//! The share of the machine that background work may take.
 
 use std::time::Duration;
 

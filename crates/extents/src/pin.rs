@@ -11,9 +11,9 @@
 //! Keep a writer until after its commit. Keep a hold until the last byte was sent, or, if the content becomes
 //! part of other content, until after *that* commit.
 //!
-//! Why this is sufficient: a sweep reads the records one at a time while they change. It can miss
-//! content only if the content moves from a record not yet read to one already read, and the request that
-//! moves it holds it meanwhile. So a sweep marks all content that is held at any moment while it marks
+//! Pins, holds and writers are sufficient: a sweep reads the records one at a time while they change. It can
+//! miss content only if the content moves from a record not yet read to one already read, and the request
+//! that moves it holds it meanwhile. So a sweep marks all content that is held at any moment while it marks
 //! ([`HoldRecorder::take`]). Before it frees anything, it waits for the pins that exist at the end of the
 //! mark and are not yet holds ([`HoldRecorder::wait_for_pins`]). No other thread ever waits.
 

@@ -1,6 +1,6 @@
 //! Fuzz targets: one function for each parser that reads the network. No input may panic.
 //!
-//! Where a parser has a writer, the parsed value is written, parsed again and compared.
+//! If a parser has a writer, the parsed value is written, parsed again and compared.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 

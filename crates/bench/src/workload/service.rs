@@ -1,6 +1,6 @@
 //! Workloads of operations on whole services: authenticated reads of a few hundred bytes.
 //!
-//! They show the fixed cost of a request, because the operation itself does almost nothing.
+//! The workloads show the fixed cost of a request, because the operation itself does almost nothing.
 
 use async_trait::async_trait;
 use http::{Method, StatusCode};

@@ -10,7 +10,7 @@ use crate::FileService;
 use crate::opens::Admission;
 use crate::rest::reply::{put, validators};
 use crate::rest::smb_properties::{Purpose, SentProperties, written};
-use crate::rest::target::{Target, check_seen};
+use crate::rest::target::{Target, check_kind_for_read};
 use crate::tree::children::At;
 use crate::tree::move_record::{Delete, DirectoryEntryName, IntentWork};
 use crate::tree::moves::{IntentOutcome, MAX_ATTEMPTS};
@@ -102,7 +102,7 @@ impl FileService {
     /// Handles Get Directory Properties.
     pub(crate) async fn get_directory_properties(&self, request: Request) -> Result<Response, Refusal> {
         let (node, parent) = self.find(&request).await?;
-        check_seen(&node, true)?;
+        check_kind_for_read(&node, true)?;
         let mut response = written(StatusCode::OK, &node, parent);
         node.metadata.write_headers(&mut response.headers);
         put(&mut response.headers, "x-ms-server-encrypted", "true");
@@ -112,7 +112,7 @@ impl FileService {
     /// Handles Get Directory Metadata.
     pub(crate) async fn get_directory_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let (node, _) = self.find(&request).await?;
-        check_seen(&node, true)?;
+        check_kind_for_read(&node, true)?;
         let mut response = Response::empty(StatusCode::OK);
         validators(&mut response.headers, node.validators());
         node.metadata.write_headers(&mut response.headers);

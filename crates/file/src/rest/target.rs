@@ -129,7 +129,7 @@ impl FileService {
         for _ in 0..MAX_TRIES {
             let no_file_is_open = self.opens.is_empty();
             let (node, parent) = self.find_target(target).await?;
-            let check = if usage == FileUse::ReadAttributes { check_seen } else { check_kind };
+            let check = if usage == FileUse::ReadAttributes { check_kind_for_read } else { check_kind };
             check(&node, false)?;
             if let Some(file) = &node.file {
                 let leased = file.lease.admits(Access::Read, id);
@@ -162,7 +162,7 @@ pub(crate) fn patience(query: &Query) -> Result<Duration, Refusal> {
 
 /// Checks the kind for reads: an object of the other kind does not exist. Clients find the kind of an object
 /// this way.
-pub(crate) fn check_seen(node: &Node, is_directory: bool) -> Result<(), Refusal> {
+pub(crate) fn check_kind_for_read(node: &Node, is_directory: bool) -> Result<(), Refusal> {
     check_kind(node, is_directory).map_err(|_| ErrorCode::ResourceNotFound.into())
 }
 

@@ -1,9 +1,9 @@
 //! The committer: the one thread that changes the store.
 //!
-//! It takes the waiting jobs as a group and checks each commit in order, against the published state and the
-//! earlier commits of the group. It makes the accepted commits durable with one log frame, applies them to
-//! the tree, publishes the new state, and only then answers all callers. Refusals wait too, so no caller
-//! learns of a state that a crash could undo.
+//! The committer takes the waiting jobs as a group and checks each commit in order, against the published
+//! state and the earlier commits of the group. It makes the accepted commits durable with one log frame,
+//! applies them to the tree, publishes the new state, and only then answers all callers. Refusals wait too,
+//! so no caller learns of a state that a crash could undo.
 
 use std::collections::HashMap;
 use std::ops::Range;

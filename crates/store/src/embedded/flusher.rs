@@ -1,8 +1,8 @@
 //! Background work of the engine: it turns sealed memtables into tables, compacts tables, and retires log
 //! segments that are no longer needed.
 //!
-//! This work never changes what readers see, and durability does not depend on it: if a flush fails, it is
-//! retried, and its commits stay in the log.
+//! Background work never changes what readers see, and durability does not depend on it: if a flush fails, it
+//! is retried, and its commits stay in the log.
 //!
 //! The tree is locked while a new list of tables is made durable, which takes five syncs. Reads and commits
 //! do not take that lock: they use a [view](super::view). Sealing the memtable takes the lock too, so the

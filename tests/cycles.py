@@ -4,7 +4,8 @@
 
 Siblings at every level of folders are compared: a reference from `a::x` to `b::y` is an edge from `a` to `b`. Modules may refer
 to their own submodules and the other way round. References come from `use` declarations and from paths in the text that
-begin with `crate`, `super` or `self`; re-exports are followed. Tests, fuzz entry points and conformance suites do not count.
+begin with `crate`, `super` or `self`; re-exports are followed. A call `self.f()` refers to the module that defines `f` for the
+same type, if only one does. Tests, fuzz entry points and conformance suites do not count.
 `--edges` prints the references that make up each cycle.
 """
 
@@ -16,6 +17,9 @@ MOST = 3
 NOT_PRODUCT = {"tests", "fuzz", "conformance"}
 USE = re.compile(r"^\s*(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);", re.MULTILINE)
 PATH = re.compile(r"\b(?:crate|super|self)(?:::\w+)+")
+IMPL = re.compile(r"^impl\b(?:<[^{]*?>)? (?:[\w:<>', ]+ for )?(?:\w+::)*(\w+)[^{;]*\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+METHOD = re.compile(r"^    (?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?fn (\w+)", re.MULTILINE)
+OWN_CALL = re.compile(r"\bself\s*\.\s*(\w+)(?:::<[^>]*>)?\(")
 TEST_MODULE = re.compile(r"#\[cfg\(test\)\]\s*(?:pub )?mod \w+\s*\{")
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"')
 
@@ -95,6 +99,20 @@ class Crate:
                         if public:
                             self.exports.setdefault(module, {})[name] = path
             paths += [from_root(found.split("::"), module, self.modules) for found in PATH.findall(code)]
+        self.add_method_calls()
+
+    def add_method_calls(self):
+        """Adds a reference for each call of an own method that another module defines."""
+        definitions, calls = {}, []
+        for module, code in self.modules.items():
+            for name, body in IMPL.findall(code):
+                for method in METHOD.findall(body):
+                    definitions.setdefault((name, method), set()).add(module)
+                calls += [(module, name, method) for method in OWN_CALL.findall(body)]
+        for module, name, method in calls:
+            defining = definitions.get((name, method), ())
+            if len(defining) == 1 and module not in defining:
+                self.references[module].append([*next(iter(defining)), method])
 
     def resolve(self, path, redirects=8):
         """Returns the deepest module of a path."""

@@ -21,7 +21,7 @@ pub(crate) fn write(record: &RequestRecord, elapsed: Duration) {
         operation = record.operation.map(|operation| operation.name()),
         account = record.account.as_ref().map(|account| account.name.as_str()),
         method = record.method.as_str(),
-        path = record.uri.path(),
+        path = record.path(),
         status = record.status.map(|status| status.as_u16()),
         error = record.error.map(|code| code.name()),
         request_bytes = record.received(),

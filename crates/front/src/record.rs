@@ -14,6 +14,11 @@ use uuid::Uuid;
 use crate::body_progress::BodyProgress;
 use crate::refusal_log::Refused;
 
+/// Maximum length of a path in the access log, in bytes.
+const MAX_PATH: usize = 4096;
+/// Maximum length of a recorded method in bytes. All methods that the server knows are shorter.
+const MAX_METHOD: usize = 32;
+
 /// The facts known of one request and its reply so far.
 pub(crate) struct RequestRecord {
     pub(crate) service: ServiceKind,
@@ -21,9 +26,11 @@ pub(crate) struct RequestRecord {
     pub(crate) client_request_id: Option<HeaderValue>,
     pub(crate) peer: SocketAddr,
     pub(crate) method: Method,
-    /// The query may hold a signature: log the path only.
+    /// The query may hold a signature: log the path only. Empty once there is a reply.
     pub(crate) uri: Uri,
-    /// Holds a signature or a token: log only the caller that it claims.
+    /// The path, once there is a reply, cut to [`MAX_PATH`].
+    pub(crate) path: Option<Box<str>>,
+    /// Holds a signature or a token: log only the caller that it claims. `None` once there is a reply.
     pub(crate) authorization: Option<HeaderValue>,
     pub(crate) account: Option<Arc<Account>>,
     pub(crate) operation: Option<Operation>,
@@ -52,8 +59,39 @@ impl RequestRecord {
         }
     }
 
+    /// Drops the parts of the request's head. They may be long, and so may be the time until the client has
+    /// read the reply.
+    pub(crate) fn forget_head(&mut self) {
+        if self.path.is_none() {
+            self.path = Some(logged_path(&self.uri, MAX_PATH).into());
+        }
+        self.uri = Uri::default();
+        self.authorization = None;
+    }
+
+    /// Returns the path to log.
+    pub(crate) fn path(&self) -> &str {
+        self.path.as_deref().unwrap_or_else(|| logged_path(&self.uri, MAX_PATH))
+    }
+
     /// Returns the bytes of the request's body received so far.
     pub(crate) fn received(&self) -> u64 {
         self.received.as_ref().map_or(0, |progress| progress.received())
+    }
+}
+
+/// Returns the path of a request, cut to a length in bytes.
+pub(crate) fn logged_path(uri: &Uri, length: usize) -> &str {
+    let path = uri.path();
+    let end = (0..=path.len().min(length)).rev().find(|at| path.is_char_boundary(*at));
+    &path[..end.unwrap_or_default()]
+}
+
+/// Returns the method of a request. A client can send one of any length, so a long one is cut.
+pub(crate) fn recorded_method(method: &Method) -> Method {
+    let bytes = method.as_str().as_bytes();
+    match bytes.len() > MAX_METHOD {
+        true => Method::from_bytes(&bytes[..MAX_METHOD]).unwrap_or_default(),
+        false => method.clone(),
     }
 }

@@ -3,30 +3,26 @@
 //! no string to sign, which may contain keys and signatures of sources. Sub-requests of a batch have their
 //! own entries.
 //!
-//! Entries are rate-limited. Each reason has a few entries in a time window; the first entry after the window
-//! reports how many were suppressed.
+//! Entries are rate-limited for each reason and peer, see [`LogRate`].
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::{HeaderValue, Method, StatusCode, Uri};
 use lazuli_protocol::error::{ErrorCode, Refusal};
+use lazuli_protocol::log_rate::{LogRate, REFUSAL_LOG};
 use lazuli_protocol::{Operation, Query, ServiceKind};
 use uuid::Uuid;
 
-/// Target of the log entries, for filters.
-pub const TARGET: &str = "refused";
-/// Maximum number of entries for one reason in one [`WINDOW`].
-const MAX_ENTRIES: u32 = 10;
-/// Length of a time window: limits a flood to one entry per second for each reason.
-const WINDOW: Duration = Duration::from_secs(10);
+use crate::record::logged_path;
+
 /// Maximum number of logged characters of a reason.
 const MAX_REASON: usize = 256;
 
-/// Entries are rate-limited by status and error code. The protocol's error codes are few, so the map stays
-/// small.
+/// Maximum length of a logged path in bytes. Clients without credentials choose it.
+const MAX_PATH: usize = 1024;
+
+/// Entries are rate-limited by status and error code. The protocol's error codes are few.
 type Reason = (StatusCode, Option<ErrorCode>);
 
 /// The facts known of a refused request.
@@ -44,14 +40,7 @@ pub(crate) struct Refused<'a> {
 /// Logs refusals at a limited rate.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog {
-    windows: Mutex<HashMap<Reason, RateWindow>>,
-}
-
-#[derive(Debug)]
-struct RateWindow {
-    began: Instant,
-    entries: u32,
-    suppressed: u64,
+    rate: LogRate<Reason>,
 }
 
 /// Returns whether answers with this status are logged.
@@ -66,10 +55,10 @@ impl RefusalLog {
             return;
         }
         let code = refusal.map(Refusal::code);
-        let Some(suppressed) = self.admit((status, code), Instant::now()) else { return };
+        let Some(suppressed) = self.rate.admit((status, code), refused.peer.ip(), Instant::now()) else { return };
         let query = refused.uri.query().and_then(|query| Query::parse(query).ok()).unwrap_or_default();
         tracing::warn!(
-            target: TARGET,
+            target: REFUSAL_LOG,
             request_id = %refused.request_id,
             service = refused.service.name(),
             operation = refused.operation.map(|operation| operation.name()),
@@ -77,28 +66,13 @@ impl RefusalLog {
             caller = lazuli_auth::claimed_caller(&query, refused.authorization),
             peer = %refused.peer,
             method = refused.method.as_str(),
-            path = refused.uri.path(),
+            path = logged_path(refused.uri, MAX_PATH),
             status = status.as_u16(),
             error = code.map(|code| code.name()),
             reason = refusal.map(reason),
             suppressed,
             "refused",
         );
-    }
-
-    /// Returns the number of entries suppressed since the last one if a reason may have an entry now.
-    fn admit(&self, reason: Reason, now: Instant) -> Option<u64> {
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        let window = windows.entry(reason).or_insert(RateWindow { began: now, entries: 0, suppressed: 0 });
-        if now.saturating_duration_since(window.began) >= WINDOW {
-            (window.began, window.entries) = (now, 0);
-        }
-        if window.entries == MAX_ENTRIES {
-            window.suppressed += 1;
-            return None;
-        }
-        window.entries += 1;
-        Some(std::mem::take(&mut window.suppressed))
     }
 }
 
@@ -118,22 +92,6 @@ fn reason(refusal: &Refusal) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn entries_are_limited_for_each_reason_and_report_how_many_were_suppressed() {
-        let (log, began) = (RefusalLog::default(), Instant::now());
-        let denied = (StatusCode::FORBIDDEN, Some(ErrorCode::AuthenticationFailed));
-        let busy = (StatusCode::SERVICE_UNAVAILABLE, Some(ErrorCode::ServerBusy));
-        for _ in 0..MAX_ENTRIES {
-            assert_eq!(log.admit(denied, began), Some(0));
-        }
-        for _ in 0..100 {
-            assert_eq!(log.admit(denied, began + WINDOW / 2), None);
-        }
-        assert_eq!(log.admit(busy, began), Some(0), "another reason");
-        assert_eq!(log.admit(denied, began + WINDOW), Some(100));
-        assert_eq!(log.admit(denied, began + WINDOW), Some(0));
-    }
 
     #[test]
     fn logged_reasons_contain_no_string_to_sign() {

@@ -476,7 +476,7 @@ async fn refusals_are_logged_with_reason_and_caller_but_no_secrets() {
     let entries: Vec<serde_json::Value> = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
-        .filter(|entry: &serde_json::Value| entry["target"] == lazuli_front::REFUSAL_LOG)
+        .filter(|entry: &serde_json::Value| entry["target"] == lazuli_protocol::log_rate::REFUSAL_LOG)
         .map(|entry| entry["fields"].clone())
         .collect();
     let expected = [

@@ -2,6 +2,7 @@
 
 use std::io::stderr;
 
+use lazuli_protocol::log_rate::REFUSAL_LOG;
 use tracing::Dispatch;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
@@ -18,9 +19,15 @@ const WAITING_LINES: usize = 64 * 1024;
 pub(crate) fn init(format: LogFormat, filter: &str) -> Result<WorkerGuard, Failure> {
     let builder = NonBlockingBuilder::default().buffered_lines_limit(WAITING_LINES).lossy(true);
     let (writer, guard) = builder.finish(stderr());
-    let filter = EnvFilter::try_new(filter).map_err(Failure::failed)?;
-    dispatch(format, filter, writer).try_init().map_err(Failure::failed)?;
+    dispatch(format, filter_with_refusals(filter)?, writer).try_init().map_err(Failure::failed)?;
     Ok(guard)
+}
+
+/// Returns the filter of `--log-level`. Refusals and failed logins pass every filter, because they are the
+/// traces of attacks.
+fn filter_with_refusals(filter: &str) -> Result<EnvFilter, Failure> {
+    let refusals = format!("{REFUSAL_LOG}=warn").parse().map_err(Failure::failed)?;
+    Ok(EnvFilter::try_new(filter).map_err(Failure::failed)?.add_directive(refusals))
 }
 
 /// Returns the subscriber. Both formats write the fields of an event's spans, which name its request.
@@ -49,7 +56,7 @@ mod tests {
     fn both_formats_write_the_fields_of_the_request() {
         let line = |format, level| {
             let file = tempfile::NamedTempFile::new().unwrap();
-            let filter = EnvFilter::try_new(level).unwrap();
+            let filter = filter_with_refusals(level).unwrap();
             let dispatch = dispatch(format, filter, Arc::new(file.reopen().unwrap()));
             tracing::dispatcher::with_default(&dispatch, || {
                 let span = tracing::error_span!("request", request_id = 7, account = "lapis");
@@ -64,6 +71,22 @@ mod tests {
             assert_eq!(json["message"], "a row is damaged");
             let expected = serde_json::json!([{"name": "request", "request_id": 7, "account": "lapis"}]);
             assert_eq!(json["spans"], expected);
+        }
+    }
+
+    #[test]
+    fn refusals_are_logged_at_every_level_and_nothing_else_is_added() {
+        for level in ["error", "off", "info,refused=off", "refused=error", "info"] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let filter = filter_with_refusals(level).unwrap();
+            let dispatch = dispatch(LogFormat::Text, filter, Arc::new(file.reopen().unwrap()));
+            tracing::dispatcher::with_default(&dispatch, || {
+                tracing::warn!(target: REFUSAL_LOG, status = 403, "refused");
+                tracing::info!(target: REFUSAL_LOG, "a detail");
+                tracing::debug!("another detail");
+            });
+            let log = std::fs::read_to_string(file.path()).unwrap();
+            assert!(log.contains("status=403") && !log.contains("detail"), "{level}: {log}");
         }
     }
 }

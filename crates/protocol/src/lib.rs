@@ -14,6 +14,7 @@ pub mod header;
 pub mod kind;
 pub mod lease;
 pub mod listing;
+pub mod log_rate;
 pub mod metadata;
 pub mod multipart;
 pub mod names;

@@ -48,13 +48,23 @@ impl Peers {
 
     /// Returns the peer of an address; `None` if it has no limit.
     fn peer(&self, address: IpAddr) -> Option<IpAddr> {
-        match address.to_canonical() {
-            own if own.is_loopback() && !self.limit_loopback => None,
-            IpAddr::V6(address) => {
-                Some(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into())
-            }
-            address => Some(address),
-        }
+        limited_peer(address, self.limit_loopback)
+    }
+}
+
+/// Returns the peer of an address; `None` if it has no limit, because it is on this machine and
+/// `limit_loopback` is false.
+pub fn limited_peer(address: IpAddr, limit_loopback: bool) -> Option<IpAddr> {
+    let is_own = address.to_canonical().is_loopback();
+    (limit_loopback || !is_own).then(|| network(address))
+}
+
+/// Returns the network of an address that counts as one peer: the address itself, or the /64 network of an
+/// IPv6 address.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
     }
 }
 

@@ -216,7 +216,7 @@ async fn authenticate(call: &Call, proof: &LoginProof) -> Result<Authenticated, 
     let name = proof.message.user.to_lowercase();
     let peer = call.connection.peer;
     let refused = |status| {
-        call.server.failed_logins.record(peer, &name, status, call.server.clock.now());
+        call.server.failed_logins.record(peer, &name, status);
         status
     };
     if proof.message.is_anonymous() {

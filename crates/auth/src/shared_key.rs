@@ -20,6 +20,8 @@ use crate::{Head, mac};
 /// request can be replayed.
 const MAX_SKEW: Span = Span::seconds(15 * 60);
 
+/// The one parameter whose values are a list: repeating it means the same as joining its values.
+const LIST_PARAMETER: &str = "include";
 const SECONDARY: &str = "-secondary";
 const X_MS_DATE: &str = "x-ms-date";
 
@@ -197,13 +199,19 @@ impl Message<'_> {
     }
 
     /// Refuses a query whose string to sign is also that of another query: `?snapshot:1=2` would be signed
-    /// like `?snapshot=1:2`, and `?a=1%0Acomp:x` like `?a=1&comp=x`. No client sends such names or values.
+    /// like `?snapshot=1:2`, `?a=1%0Acomp:x` like `?a=1&comp=x`, and `?a=x&a=y` like `?a=x,y`. No client
+    /// sends such names or values, or repeats a parameter other than `include`.
     fn check_unambiguous(&self) -> Result<(), Refusal> {
+        let parameters = self.query.parameters();
         let is_ambiguous = |parameter: &Parameter| {
             let further = parameter.value.split_once('\n').is_some_and(|(_, rest)| rest.contains(':'));
             further || parameter.name.is_empty() || parameter.name.contains([':', '\n'])
         };
-        match self.signs_parameters() && self.query.parameters().iter().any(is_ambiguous) {
+        let is_repeated = |parameter: &Parameter| {
+            parameter.name != LIST_PARAMETER && self.query.get_all(&parameter.name).nth(1).is_some()
+        };
+        let is_refused = |parameter: &Parameter| is_ambiguous(parameter) || is_repeated(parameter);
+        match self.signs_parameters() && parameters.iter().any(is_refused) {
             true => Err(authentication_failed("A query parameter cannot be signed without ambiguity.")),
             false => Ok(()),
         }

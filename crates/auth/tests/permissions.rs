@@ -134,6 +134,14 @@ fn tags_versions_and_permanent_deletes_need_their_own_letters() {
     for (operation, header, parameter, sp, expected) in [
         (Operation::PutBlob, Some(("x-ms-tags", "a=b")), "", "w", mismatch),
         (Operation::PutBlob, Some(("x-ms-tags", "a=b")), "", "wt", None),
+        (Operation::PutBlobFromUrl, Some(("x-ms-copy-source-tag-option", "COPY")), "", "w", mismatch),
+        (Operation::PutBlobFromUrl, Some(("x-ms-copy-source-tag-option", " copy ")), "", "w", mismatch),
+        (Operation::PutBlobFromUrl, Some(("x-ms-copy-source-tag-option", "COPY")), "", "wt", None),
+        (Operation::PutBlobFromUrl, Some(("x-ms-copy-source-tag-option", "REPLACE")), "", "w", None),
+        (Operation::CopyBlobFromUrl, Some(("x-ms-copy-source-tag-option", "COPY")), "", "c", mismatch),
+        (Operation::CopyBlobFromUrl, Some(("x-ms-copy-source-tag-option", "COPY")), "", "ct", None),
+        // Copy Blob may continue after its request, so it ignores this header.
+        (Operation::CopyBlob, Some(("x-ms-copy-source-tag-option", "COPY")), "", "c", None),
         (Operation::DeleteBlob, None, "versionid=x", "d", mismatch),
         (Operation::DeleteBlob, None, "versionid=x", "x", None),
         // An empty id counts as absent: the current blob is deleted.
@@ -193,6 +201,7 @@ fn roles_without_the_right_to_protect_or_publish_cannot_do_so_through_headers() 
         (Operation::PutBlob, "x-ms-legal-hold", "true"),
         (Operation::PutBlockList, "x-ms-immutability-policy-until-date", "Fri, 31 Dec 9999 00:00:00 GMT"),
         (Operation::CreateContainer, "x-ms-blob-public-access", "container"),
+        (Operation::CopyBlobFromUrl, "x-ms-copy-source-tag-option", "COPY"),
     ] {
         let request = TestRequest::new(operation).header("authorization", &common::bearer());
         let contributor = World::new().with_role(Role::Contributor);

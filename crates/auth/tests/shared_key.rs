@@ -214,6 +214,31 @@ fn secondary_account_signs_with_the_primary_name() {
     assert_eq!(world.authenticate(&request), Ok(Caller::Key));
 }
 
+#[test]
+fn signature_of_a_list_of_values_does_not_cover_a_repeated_parameter() {
+    let world = World::new();
+    let denied = Some(ErrorCode::AuthenticationFailed);
+    for (signed_query, sent_query, expected) in [
+        ("prefix=a,b", "prefix=a,b", None),
+        // The service would list everything that begins with `a`.
+        ("prefix=a,b", "prefix=a&prefix=b", denied),
+        ("prefix=a,b", "prefix=b&Prefix=a", denied),
+        ("prefix=a,b", "prefix=b&PREFI%58=a", denied),
+        ("prefix=a&prefix=b", "prefix=a&prefix=b", denied),
+        // The values of this parameter are a list in either form.
+        ("include=metadata,tags", "include=metadata&include=tags", None),
+        ("include=metadata,tags", "include=tags&include=metadata", None),
+    ] {
+        let date = date::rfc1123(now());
+        let request = |query: &str| {
+            TestRequest::new(Operation::ListBlobs).at("c", "").query(query).header("x-ms-date", &date)
+        };
+        let signed = signed(request(signed_query), ACCOUNT, &key());
+        let replayed = request(sent_query).header("authorization", signed.headers["authorization"].to_str().unwrap());
+        assert_eq!(world.code(&replayed), expected, "{signed_query} as {sent_query}");
+    }
+}
+
 /// Returns a request with the signature of `string`, created with the account's key.
 fn signed_as(request: TestRequest, scheme: &str, string: &str) -> TestRequest {
     let tag =

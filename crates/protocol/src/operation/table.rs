@@ -39,6 +39,7 @@ const LEASE_BREAK: Discriminator = HeaderIs("x-ms-lease-action", "break");
 const PERMANENT: Discriminator = QueryIs("deletetype", "permanent");
 const VERSION_ID: Discriminator = Query("versionid");
 const TAGS: Discriminator = Header("x-ms-tags");
+const COPIED_TAGS: Discriminator = HeaderIs("x-ms-copy-source-tag-option", "COPY");
 const POLICY_UNTIL: Discriminator = Header("x-ms-immutability-policy-until-date");
 const POLICY_MODE: Discriminator = Header("x-ms-immutability-policy-mode");
 const LEGAL_HOLD: Discriminator = Header("x-ms-legal-hold");
@@ -266,6 +267,8 @@ pub(super) static EXCEPTIONS: &[Exception] = &[
     (Operation::PutBlockList, TAGS, Permission("w+t"), OWNER),
     (Operation::CopyBlob, TAGS, Permission("c+t|w+t"), OWNER),
     (Operation::CopyBlobFromUrl, TAGS, Permission("c+t|w+t"), OWNER),
+    (Operation::PutBlobFromUrl, COPIED_TAGS, Permission("c+t|w+t"), OWNER),
+    (Operation::CopyBlobFromUrl, COPIED_TAGS, Permission("c+t|w+t"), OWNER),
 ];
 
 /// Operations, headers, and the operation whose permission is required as well if one of the headers is

@@ -1,7 +1,7 @@
 //! The public keys of an issuer: JSON web key sets, and where they are read from.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
@@ -170,18 +170,26 @@ impl KeySource for StaticKeys {
 /// A key file is checked for changes at most once in this time, unless a key is missing.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Keys in a local file, read again when the file has changed.
+/// Keys in a local file, read again when the file has changed. The file system may be slow, so the file is
+/// checked on a thread for blocking work. Requests that arrive during a check share the next one.
 #[derive(Debug)]
 pub struct FileKeys {
-    path: PathBuf,
+    file: Arc<KeyFile>,
     /// Minimum time between two checks of the file, unless a key is missing.
     check_interval: Duration,
+    /// Held during a check.
+    check: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct KeyFile {
+    path: PathBuf,
     cached: Mutex<Option<Cached>>,
 }
 
 #[derive(Clone, Debug)]
 struct Cached {
-    /// Time of the last check of the file.
+    /// Begin of the last check of the file.
     checked: Instant,
     /// Modification time of the file.
     modified: SystemTime,
@@ -191,7 +199,8 @@ struct Cached {
 impl FileKeys {
     /// Creates a source for a key set file. The file is read when it is first needed.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), check_interval: CHECK_INTERVAL, cached: Mutex::new(None) }
+        let file = KeyFile { path: path.into(), cached: Mutex::new(None) };
+        Self { file: Arc::new(file), check_interval: CHECK_INTERVAL, check: tokio::sync::Mutex::default() }
     }
 
     /// Creates a source that checks the file on every call.
@@ -199,26 +208,32 @@ impl FileKeys {
     pub(super) fn watched(path: impl Into<PathBuf>) -> Self {
         Self { check_interval: Duration::ZERO, ..Self::new(path) }
     }
+}
 
-    fn read(&self, refresh: bool) -> Result<Arc<KeySet>, KeySourceError> {
-        let mut cached = self.cached.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(cached) =
-            cached.as_ref().filter(|cached| !refresh && cached.checked.elapsed() < self.check_interval)
-        {
-            return Ok(cached.keys.clone());
-        }
+impl KeyFile {
+    fn cached(&self) -> MutexGuard<'_, Option<Cached>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the keys if the last check is one that `is_recent` accepts.
+    fn checked(&self, is_recent: impl Fn(Instant) -> bool) -> Option<Arc<KeySet>> {
+        self.cached().as_ref().filter(|cached| is_recent(cached.checked)).map(|cached| cached.keys.clone())
+    }
+
+    /// Checks the file, and reads it if it has changed. Blocks.
+    fn read(&self) -> Result<Arc<KeySet>, KeySourceError> {
         let checked = Instant::now();
-        let found = self.read_if_changed(cached.as_ref());
-        let (modified, keys) = match (found, &*cached) {
+        let before = self.cached().clone();
+        let (modified, keys) = match (self.read_if_changed(before.as_ref()), before) {
             (Ok(found), _) => found,
             // The file may be half written, so keep the last keys.
-            (Err(error), Some(cached)) => {
+            (Err(error), Some(before)) => {
                 tracing::warn!(%error, path = %self.path.display(), "could not read the key file; the last keys stay in use");
-                (cached.modified, cached.keys.clone())
+                (before.modified, before.keys)
             }
             (Err(error), None) => return Err(error),
         };
-        *cached = Some(Cached { checked, modified, keys: keys.clone() });
+        *self.cached() = Some(Cached { checked, modified, keys: keys.clone() });
         Ok(keys)
     }
 
@@ -235,7 +250,19 @@ impl FileKeys {
 #[async_trait]
 impl KeySource for FileKeys {
     async fn keys(&self, refresh: bool) -> Result<Arc<KeySet>, KeySourceError> {
-        self.read(refresh)
+        let asked = Instant::now();
+        let in_interval = |checked: Instant| !refresh && checked.elapsed() < self.check_interval;
+        if let Some(keys) = self.file.checked(in_interval) {
+            return Ok(keys);
+        }
+        let _check = self.check.lock().await;
+        // A check that began after this call has seen what this call has to see.
+        if let Some(keys) = self.file.checked(|checked| checked >= asked) {
+            return Ok(keys);
+        }
+        let file = Arc::clone(&self.file);
+        let read = tokio::task::spawn_blocking(move || file.read()).await;
+        read.map_err(|error| KeySourceError::Unavailable(std::io::Error::other(error)))?
     }
 }
 

@@ -95,6 +95,31 @@ fn key_that_is_removed_from_the_file_is_no_longer_accepted() {
     assert_eq!(verify(&issuer, token), Err(TokenError::UnknownKey));
 }
 
+#[tokio::test]
+async fn slow_key_file_does_not_block_other_requests_of_the_worker() {
+    use std::sync::mpsc;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("jwks.json");
+    // Reading a pipe takes until its writer has closed it.
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let (free, worker_is_free) = mpsc::channel();
+    let jwks = vectors().jwks.to_string();
+    let writer = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            let mut pipe = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            // If the worker is blocked, write anyway, so that the test ends.
+            let was_free = worker_is_free.recv_timeout(std::time::Duration::from_secs(10)).is_ok();
+            std::io::Write::write_all(&mut pipe, jwks.as_bytes()).unwrap();
+            was_free
+        }
+    });
+    let source = FileKeys::new(path);
+    let other = async { free.send(()).unwrap() };
+    let (keys, ()) = tokio::join!(source.keys(false), other);
+    assert!(keys.is_ok() && writer.join().unwrap(), "the other request waited for the file");
+}
+
 #[test]
 fn token_is_refused_if_the_keys_are_unavailable() {
     let missing = issuer(FileKeys::new("/nowhere/jwks.json"));

@@ -2,11 +2,12 @@
 //!
 //! Each rule takes the current state, the request and the time, and returns the new state or a refusal. Each
 //! module can be compared with the protocol's table that it implements. The exceptions are
-//! used by every layer but not by the rules: [`time::SystemClock`] and [`pace`].
+//! used by every layer but not by the rules: [`time::SystemClock`], [`pace`] and [`fair_semaphore`].
 
 pub mod caching;
 pub mod conditions;
 pub mod etag;
+pub mod fair_semaphore;
 pub mod file_lease;
 pub mod lease;
 pub mod pace;
@@ -17,6 +18,7 @@ pub mod time;
 pub use caching::{CacheBreak, CacheKind, Caching, OtherOpens};
 pub use conditions::{ConditionRefusal, Conditions, ReadRules, Validators};
 pub use etag::{ETag, ETagPattern, TableETag};
+pub use fair_semaphore::{FairPermit, FairSemaphore, Holder};
 pub use file_lease::{FileLease, FileLeaseAction};
 pub use lease::{
     Access, Admission, Applied, BreakPeriod, Lease, LeaseAction, LeaseDuration, LeaseId, LeaseRefusal,

@@ -9,6 +9,7 @@
 
 mod active_copies;
 mod local_services;
+mod minimum_rate;
 mod pending;
 mod sparse;
 mod state;
@@ -31,7 +32,7 @@ use streamed_source::Transport;
 
 pub use active_copies::persist;
 pub use local_services::LocalServices;
-pub use pending::{Copies, Destination, MAX_CONNECTIONS, PendingCopy};
+pub use pending::{Copies, Destination, MAX_CONNECTIONS, PendingCopy, TargetSpace};
 pub use sparse::{Encrypt, SparseWriter};
 pub use state::{CopyState, CopyStatus};
 pub use streamed_source::{PieceSender, SourceVersion, StreamedSource, spawn_body};
@@ -125,7 +126,7 @@ impl CopySources {
         let (uri, version) = (url.uri.clone(), request.version);
         let Some(kind) = service else {
             let authorization = request.headers.get(AUTHORIZATION).cloned();
-            let transport = Transport::Http(self.outbound.clone());
+            let transport = Transport::Http(self.outbound.for_account(&request.account.name));
             return StreamedSource::open(transport, uri, authorization, conditions, version).await;
         };
         let local_source = self.local_source(kind, url).await?;

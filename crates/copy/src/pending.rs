@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lazuli_concurrency::{Span, Timestamp};
+use lazuli_concurrency::{FairPermit, FairSemaphore, Span, Timestamp};
 use lazuli_protocol::request::next_data;
 use lazuli_protocol::{ErrorCode, Refusal, ServiceKind, Version};
 use lazuli_service::record;
@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
@@ -54,17 +54,29 @@ pub const MAX_CONNECTIONS: usize = MAX_FETCHING + MAX_SLOW;
 const SLOW_BYTES: u64 = 1 << 20;
 /// How often a copy checks whether its target still waits for it, and whether its time is up.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Maximum number of pending copies with a task. Further requests are refused, and further pending copies
-/// found at a restart are resumed when others have ended.
-const MAX_PENDING: usize = 10_000;
+/// Maximum number of pending copies with a task, three quarters of them for one account. Further requests are
+/// refused, and further pending copies found at a restart are resumed when others have ended.
+const MAX_PENDING: u32 = 10_000;
 /// A search for skipped copies begins when this fraction (1/8) of [`MAX_PENDING`] is free again.
-const FREE_FRACTION: usize = 8;
+const FREE_FRACTION: u32 = 8;
 /// Maximum time for which a copy may be pending.
 const MAX_TIME: Span = Span::seconds(14 * 86_400);
 /// Bytes after which the progress is recorded.
 const PROGRESS_BYTES: u64 = 64 << 20;
 /// Rows that a scan for pending copies reads at a time.
 const SCAN_ROWS: usize = 256;
+
+/// A space with targets of copies, and its account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetSpace {
+    /// The space.
+    pub space: SpaceId,
+    /// Name of the account that the space belongs to. Pending copies count for it.
+    pub account: String,
+}
+
+/// The right of a copy to have a task.
+type TaskPermit = FairPermit<String>;
 
 /// A service with targets of copies.
 #[async_trait]
@@ -80,7 +92,7 @@ pub trait Destination: Clone + Send + Sync + 'static {
     fn copies(&self) -> &Copies;
 
     /// Returns the spaces that may have targets, a page at a time, and where the next page begins.
-    async fn spaces(&self, from: Option<Bytes>) -> Result<(Vec<SpaceId>, Option<Bytes>), Refusal>;
+    async fn spaces(&self, from: Option<Bytes>) -> Result<(Vec<TargetSpace>, Option<Bytes>), Refusal>;
 
     /// Begins the content of the target. Returns `None` if the target does not wait for the copy, and will
     /// not wait for it after all commits in flight.
@@ -138,8 +150,8 @@ pub struct Copies {
     /// The partition of each space that has the rows of pending copies.
     rows: &'static [u8],
     sources: Option<CopySources>,
-    pending: Arc<Semaphore>,
-    max_pending: usize,
+    pending: Arc<FairSemaphore<String>>,
+    max_pending: u32,
     /// Whether pending copies were skipped because [`MAX_PENDING`] was reached. A copy that ends searches for
     /// them.
     has_skipped: AtomicBool,
@@ -158,7 +170,7 @@ impl Copies {
             gate: Gate::default(),
             rows,
             sources,
-            pending: Arc::new(Semaphore::new(MAX_PENDING)),
+            pending: FairSemaphore::new(MAX_PENDING),
             max_pending: MAX_PENDING,
             has_skipped: AtomicBool::new(false),
             slots: Semaphore::new(MAX_FETCHING),
@@ -171,7 +183,7 @@ impl Copies {
 
     /// Returns the number of pending copies that have a task.
     pub fn pending(&self) -> usize {
-        self.max_pending.saturating_sub(self.pending.available_permits())
+        self.pending.used()
     }
 
     /// Returns the sources that copies may read.
@@ -183,14 +195,15 @@ impl Copies {
     pub async fn begin<D: Destination, T>(
         &self,
         destination: &D,
-        space: SpaceId,
+        target_space: TargetSpace,
         id: [u8; 16],
         target: D::Target,
         streamed: &StreamedSource,
         replace: impl Future<Output = Result<T, Refusal>>,
     ) -> Result<T, Refusal> {
-        let permit = self.pending.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| Refusal::new(ErrorCode::ServerBusy))?;
+        let permit = self.pending.holder(Some(target_space.account.clone())).try_acquire(1);
+        let permit = permit.ok_or(ErrorCode::ServerBusy)?;
+        let space = target_space.space;
         let copy = PendingCopy {
             id,
             target,
@@ -206,7 +219,7 @@ impl Copies {
         let row = Mutation::Put(Bytes::copy_from_slice(&id), record::encode(&copy)?);
         self.write::<D>(space, row).await?;
         let runtime = Handle::current();
-        let _task = SpawnOnDrop { destination, runtime, task: Some((space, copy, active_copy, permit)) };
+        let _task = SpawnOnDrop { destination, runtime, task: Some((target_space, copy, active_copy, permit)) };
         replace.await
     }
 
@@ -221,9 +234,9 @@ impl Copies {
     }
 
     /// Resumes the pending copies to one space that have no task. Call this when the space was reopened.
-    pub async fn resume_in<D: Destination>(&self, destination: &D, space: SpaceId) {
+    pub async fn resume_in<D: Destination>(&self, destination: &D, space: &TargetSpace) {
         if let Err(refusal) = self.try_resume_in(destination, space).await {
-            tracing::error!(%refusal, ?space, "cannot find the pending copies of a reopened space");
+            tracing::error!(%refusal, space = ?space.space, "cannot find the pending copies of a reopened space");
         }
     }
 
@@ -249,19 +262,19 @@ impl Copies {
         &self,
         runtime: &Handle,
         destination: &D,
-        space: SpaceId,
+        space: TargetSpace,
         copy: PendingCopy<D::Target>,
         active_copy: ActiveCopy,
-        permit: OwnedSemaphorePermit,
+        permit: TaskPermit,
     ) {
         let destination = destination.clone();
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         // The task may outlive its request, and after a restart has none.
         let id = u128::from_be_bytes(copy.id);
-        let span = tracing::error_span!(parent: None, "copy", ?space, id = format_args!("{id:032x}"));
+        let span = tracing::error_span!(parent: None, "copy", space = ?space.space, id = format_args!("{id:032x}"));
         let task = async move {
-            run(&destination, space, &copy, active_copy).instrument(span).await;
+            run(&destination, &space, &copy, active_copy).instrument(span).await;
             drop(permit);
             destination.copies().resume_skipped(&destination).await;
         };
@@ -270,16 +283,17 @@ impl Copies {
 
     /// Searches for skipped copies, once there are enough free permits.
     async fn resume_skipped<D: Destination>(&self, destination: &D) {
-        let has_capacity = self.pending.available_permits() >= self.max_pending.div_ceil(FREE_FRACTION);
+        let has_capacity = self.pending.free() >= self.max_pending.div_ceil(FREE_FRACTION) as usize;
         if has_capacity && self.has_skipped.swap(false, Ordering::SeqCst) && !self.resume(destination).await {
             self.has_skipped.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Acquires a permit for a pending copy that was found. Without a permit, the copy is found again when
-    /// another one has ended.
-    fn acquire_pending(&self) -> Option<OwnedSemaphorePermit> {
-        let try_acquire = || self.pending.clone().try_acquire_owned().ok();
+    /// Acquires a permit for a pending copy of an account that was found. Without one, the copy is found
+    /// again when another one has ended. The copy was accepted before, so the account may exceed its share.
+    fn acquire_pending(&self, account: &str) -> Option<TaskPermit> {
+        let holders = [Some(account.to_owned()), None].map(|key| self.pending.holder(key));
+        let try_acquire = || holders.iter().find_map(|holder| holder.try_acquire(1));
         try_acquire().or_else(|| {
             // Set the flag before the next attempt, so that a copy that ends in between sees it.
             self.has_skipped.store(true, Ordering::SeqCst);
@@ -292,7 +306,7 @@ impl Copies {
         loop {
             let (spaces, next) = destination.spaces(from).await?;
             for space in spaces {
-                self.try_resume_in(destination, space).await?;
+                self.try_resume_in(destination, &space).await?;
             }
             if next.is_none() {
                 return Ok(());
@@ -301,7 +315,12 @@ impl Copies {
         }
     }
 
-    async fn try_resume_in<D: Destination>(&self, destination: &D, space: SpaceId) -> Result<(), Refusal> {
+    async fn try_resume_in<D: Destination>(
+        &self,
+        destination: &D,
+        target_space: &TargetSpace,
+    ) -> Result<(), Refusal> {
+        let space = target_space.space;
         let partition = self.rows(space);
         let mut range = prefix_range(&[]);
         loop {
@@ -325,8 +344,9 @@ impl Copies {
                     }
                 };
                 if let Some(active_copy) = self.active.insert(space, copy.id) {
-                    let Some(permit) = self.acquire_pending() else { return Ok(()) };
-                    self.spawn(&Handle::current(), destination, space, copy, active_copy, permit);
+                    let Some(permit) = self.acquire_pending(&target_space.account) else { return Ok(()) };
+                    let target_space = target_space.clone();
+                    self.spawn(&Handle::current(), destination, target_space, copy, active_copy, permit);
                 }
             }
             if !scanned.more {
@@ -342,7 +362,7 @@ impl Copies {
 struct SpawnOnDrop<'a, D: Destination> {
     destination: &'a D,
     runtime: Handle,
-    task: Option<(SpaceId, PendingCopy<D::Target>, ActiveCopy, OwnedSemaphorePermit)>,
+    task: Option<(TargetSpace, PendingCopy<D::Target>, ActiveCopy, TaskPermit)>,
 }
 
 impl<D: Destination> Drop for SpawnOnDrop<'_, D> {
@@ -357,11 +377,11 @@ impl<D: Destination> Drop for SpawnOnDrop<'_, D> {
 /// Runs a copy and stores its end.
 async fn run<D: Destination>(
     destination: &D,
-    space: SpaceId,
+    space: &TargetSpace,
     copy: &PendingCopy<D::Target>,
     active_copy: ActiveCopy,
 ) {
-    let ended = run_to_end(destination, space, copy).await;
+    let ended = run_to_end(destination, space.space, copy).await;
     drop(active_copy);
     match ended {
         Ok(()) => {}

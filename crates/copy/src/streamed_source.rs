@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use crate::local_services::LocalSource;
+use crate::minimum_rate::{MinimumRate, TooSlow};
 use crate::unverified;
 
 /// Bytes requested at a time.
@@ -161,7 +162,7 @@ impl StreamedSource {
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        let reply = outbound.get(&self.uri, headers).await.map_err(|error| match error {
+        let reply = Box::pin(outbound.get(&self.uri, headers)).await.map_err(|error| match error {
             Error::Url | Error::NotAllowed => ReadError::Permanent(self.unreachable(&error)),
             _ => ReadError::Transient(self.unreachable(&error)),
         })?;
@@ -194,9 +195,10 @@ impl StreamedSource {
     /// Sends a part of the content, up to its end or a refusal.
     async fn send(&self, part: Range<u64>, sender: &PieceSender) {
         let (mut at, mut failures) = (part.start, 0);
+        let mut rate = MinimumRate::new(self.needs_minimum_rate());
         while at < part.end {
             let before = at;
-            let refusal = match self.step(&mut at, part.end, sender).await {
+            let refusal = match self.step(&mut at, part.end, &mut rate, sender).await {
                 Ok(()) => self.unusable("The source ends before its declared length."),
                 Err(ReadError::ReaderDropped) => return,
                 Err(ReadError::Transient(refusal)) => refusal,
@@ -212,10 +214,23 @@ impl StreamedSource {
         }
     }
 
+    /// Returns whether the source holds one of the connections that all requests share.
+    fn needs_minimum_rate(&self) -> bool {
+        matches!(&self.transport, Transport::Http(outbound) if outbound.limits_connections())
+    }
+
     /// Sends one request for the bytes from `at` on, and advances `at` by the bytes that were forwarded.
-    async fn step(&self, at: &mut u64, end: u64, sender: &PieceSender) -> Result<(), ReadError> {
+    async fn step(
+        &self,
+        at: &mut u64,
+        end: u64,
+        rate: &mut MinimumRate,
+        sender: &PieceSender,
+    ) -> Result<(), ReadError> {
+        let too_slow = |TooSlow| ReadError::Permanent(self.too_slow());
         let requested = *at..end.min(*at + REQUEST_BYTES);
-        let mut response = self.get(self.headers_of(&requested)).await?;
+        let response = rate.wait(Box::pin(self.get(self.headers_of(&requested)))).await;
+        let mut response = response.map_err(too_slow)??;
         // A source that ignores ranges sends everything from the beginning.
         let (mut skip, until) = match response.status {
             StatusCode::PARTIAL_CONTENT => (0, requested.end),
@@ -232,7 +247,9 @@ impl StreamedSource {
             return Err(ReadError::Permanent(self.changed()));
         }
         while *at < until {
-            let Some(mut bytes) = self.next(&mut response).await? else { break };
+            let next = rate.wait(self.next(&mut response)).await.map_err(too_slow)?;
+            let Some(mut bytes) = next? else { break };
+            rate.received(bytes.len() as u64);
             let skipped = bytes.len().min(usize::try_from(skip).unwrap_or(usize::MAX));
             skip -= skipped as u64;
             let _ = bytes.split_to(skipped);
@@ -317,6 +334,11 @@ impl StreamedSource {
     /// Returns the refusal of a source that cannot be copied.
     pub fn unusable(&self, message: &str) -> Refusal {
         unverified(StatusCode::CONFLICT, None, message, self.version)
+    }
+
+    fn too_slow(&self) -> Refusal {
+        let message = "The source sends too slowly to be copied within a request.";
+        unverified(StatusCode::INTERNAL_SERVER_ERROR, None, message, self.version)
     }
 
     fn changed(&self) -> Refusal {

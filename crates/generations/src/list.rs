@@ -133,9 +133,12 @@ impl<G: Generation> Generations<G> {
         Ok(current.map(|current| current.space()))
     }
 
-    /// Returns one page of the spaces of all current generations in all accounts, and the partition at which
-    /// to continue, if there are more.
-    pub async fn spaces(&self, from: Option<Bytes>) -> Result<(Vec<SpaceId>, Option<Bytes>), Refusal> {
+    /// Returns one page of the spaces of all current generations in all accounts, each with the name of its
+    /// account, and the partition at which to continue, if there are more.
+    pub async fn spaces(
+        &self,
+        from: Option<Bytes>,
+    ) -> Result<(Vec<(SpaceId, String)>, Option<Bytes>), Refusal> {
         let all = prefix_range(&keys::kind(G::KIND));
         let from = (from.unwrap_or(all.start), Bytes::new());
         let scan =
@@ -145,7 +148,8 @@ impl<G: Generation> Generations<G> {
         for (partition, row) in page.rows {
             if row.key == keys::CURRENT {
                 let current = self.decode_current(&partition, &row).await?;
-                spaces.extend(current.map(|current| current.space()));
+                let account = keys::parts(&partition).map_or("", |parts| parts.account);
+                spaces.extend(current.map(|current| (current.space(), account.to_owned())));
             }
         }
         Ok((spaces, page.next.map(|(partition, _)| partition)))

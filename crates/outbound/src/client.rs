@@ -11,18 +11,19 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use lazuli_concurrency::{FairPermit, FairSemaphore};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 
 use crate::Allow;
 use crate::allow::is_own;
 
-/// Maximum number of connections of one [`Outbound`] at once, apart from those with their own limit.
+/// Maximum number of connections of one [`Outbound`] at once, apart from those with their own limit. One
+/// account gets at most three quarters of them.
 pub const MAX_CONNECTIONS: usize = 64;
 /// Maximum time that a request waits for a free connection.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -66,19 +67,33 @@ pub enum Error {
 pub struct Outbound {
     allow: Arc<[Allow]>,
     /// Limits the number of connections; `None` if the caller limits it.
-    connection_permits: Option<Arc<Semaphore>>,
+    connections: Option<Arc<FairSemaphore<String>>>,
+    /// The account that the connections count for.
+    account: Option<String>,
 }
 
 impl Outbound {
     /// Allows what any of the entries allows, with up to [`MAX_CONNECTIONS`].
     pub fn new(allow: impl Into<Arc<[Allow]>>) -> Self {
-        Self { allow: allow.into(), connection_permits: Some(Arc::new(Semaphore::new(MAX_CONNECTIONS))) }
+        let connections = Some(FairSemaphore::new(MAX_CONNECTIONS as u32));
+        Self { allow: allow.into(), connections, account: None }
     }
 
     /// Returns a client with the same list for a caller that limits the number of connections itself.
     #[must_use]
     pub fn without_connection_limit(&self) -> Self {
-        Self { allow: self.allow.clone(), connection_permits: None }
+        Self { allow: self.allow.clone(), connections: None, account: None }
+    }
+
+    /// Returns a client whose connections count for an account.
+    #[must_use]
+    pub fn for_account(&self, account: &str) -> Self {
+        Self { account: Some(account.to_owned()), ..self.clone() }
+    }
+
+    /// Returns whether this client limits the number of connections.
+    pub fn limits_connections(&self) -> bool {
+        self.connections.is_some()
     }
 
     /// Sends a GET request. The body of the returned reply is still to be read.
@@ -89,11 +104,11 @@ impl Outbound {
     }
 
     /// Waits until one more connection is allowed.
-    async fn acquire_permit(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
-        let Some(permits) = &self.connection_permits else { return Ok(None) };
-        let permit = tokio::time::timeout(PERMIT_TIMEOUT, permits.clone().acquire_owned()).await;
-        // The semaphore is never closed, so the inner error cannot occur.
-        permit.map_err(|_| Error::Busy)?.map(Some).map_err(|_| Error::Busy)
+    async fn acquire_permit(&self) -> Result<Option<FairPermit<String>>, Error> {
+        let Some(connections) = &self.connections else { return Ok(None) };
+        let account = connections.holder(self.account.clone());
+        let permit = tokio::time::timeout(PERMIT_TIMEOUT, account.acquire(1)).await;
+        permit.map(Some).map_err(|_| Error::Busy)
     }
 
     async fn fetch(&self, uri: &Uri, headers: HeaderMap) -> Result<OutboundReply, Error> {
@@ -150,7 +165,7 @@ pub struct OutboundReply {
     pub headers: HeaderMap,
     body: Incoming,
     _connection: ConnectionTask,
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: Option<FairPermit<String>>,
 }
 
 impl OutboundReply {
@@ -268,5 +283,25 @@ mod tests {
         replies.push(get(outbound.without_connection_limit()).await.unwrap());
         drop(replies.swap_remove(0));
         replies.push(get(outbound).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn one_account_leaves_connections_to_others() {
+        let uri = endless().await;
+        let outbound = Outbound::new([Allow::Everything]);
+        let get = |account: &str| {
+            let (uri, outbound) = (uri.clone(), outbound.for_account(account));
+            async move { outbound.get(&uri, HeaderMap::new()).await }
+        };
+        let mut replies = vec![];
+        for _ in 0..MAX_CONNECTIONS - MAX_CONNECTIONS / 4 {
+            replies.push(get("lapis").await.unwrap());
+        }
+        tokio::time::pause();
+        assert!(matches!(get("lapis").await, Err(Error::Busy)));
+        tokio::time::resume();
+        for _ in 0..MAX_CONNECTIONS / 4 {
+            replies.push(get("pyrite").await.unwrap());
+        }
     }
 }

@@ -62,7 +62,7 @@ impl BlobService {
         let mut from = None;
         loop {
             let (spaces, next) = self.containers.spaces(from).await?;
-            for space in spaces {
+            for (space, _) in spaces {
                 let span = tracing::error_span!("expiry", ?space);
                 match self.expire_in(space, pace, &mut expired).instrument(span).await {
                     // The container was deleted meanwhile.

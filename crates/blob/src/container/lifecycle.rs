@@ -2,6 +2,7 @@
 
 use http::StatusCode;
 use lazuli_concurrency::{Access, Lease, LeaseId, Stamp};
+use lazuli_copy::TargetSpace;
 use lazuli_generations::Removal;
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, names};
 use lazuli_service::run_to_completion;
@@ -66,7 +67,8 @@ impl BlobService {
             });
             restored.await?;
             if let Ok(Some(container)) = this.containers.find(&account, name).await {
-                this.copies.resume_in(&this, container.space).await;
+                let target_space = TargetSpace { space: container.space, account: account.name.clone() };
+                this.copies.resume_in(&this, &target_space).await;
             }
             Ok(())
         };

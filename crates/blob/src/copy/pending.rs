@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
-use lazuli_copy::{Copies, Destination, PendingCopy, StreamedSource, persist};
+use lazuli_copy::{Copies, Destination, PendingCopy, StreamedSource, TargetSpace, persist};
 use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{Accounts, ErrorCode, Refusal};
 use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId};
@@ -67,7 +67,8 @@ impl BlobService {
         let named = CopyTarget { account: request.account.name.clone(), blob: request.object.clone() };
         let replace = copy.replace(target, self.extents.writer());
         let begun = self.replace(replace, |_, now| begin(copy.unshared_target(now), remote.length()));
-        let (space, id) = (target.partition.space, copy.wanted.id);
+        let (space, account) = (target.partition.space, request.account.name.clone());
+        let (space, id) = (TargetSpace { space, account }, copy.wanted.id);
         self.copies.begin(self, space, id, named, remote, Box::pin(begun)).await
     }
 
@@ -117,8 +118,9 @@ impl Destination for BlobService {
         &self.copies
     }
 
-    async fn spaces(&self, from: Option<Bytes>) -> Result<(Vec<SpaceId>, Option<Bytes>), Refusal> {
-        self.containers.spaces(from).await
+    async fn spaces(&self, from: Option<Bytes>) -> Result<(Vec<TargetSpace>, Option<Bytes>), Refusal> {
+        let (spaces, next) = self.containers.spaces(from).await?;
+        Ok((spaces.into_iter().map(|(space, account)| TargetSpace { space, account }).collect(), next))
     }
 
     async fn open(

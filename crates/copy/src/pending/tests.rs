@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::LocalServices;
+use crate::streamed_source::Transport;
 
 const NOW: Timestamp = Timestamp::from_unix_seconds(1_767_323_045);
 const LENGTH: usize = 100;
@@ -34,6 +35,10 @@ impl SourceAccess for NoLocalSources {
     }
 }
 
+fn target_space(space: SpaceId, account: &str) -> TargetSpace {
+    TargetSpace { space, account: account.into() }
+}
+
 /// Targets that always wait for their copies.
 #[derive(Clone)]
 struct Targets(Arc<Copies>);
@@ -48,8 +53,8 @@ impl Destination for Targets {
         &self.0
     }
 
-    async fn spaces(&self, _: Option<Bytes>) -> Result<(Vec<SpaceId>, Option<Bytes>), Refusal> {
-        Ok((vec![SPACE], None))
+    async fn spaces(&self, _: Option<Bytes>) -> Result<(Vec<TargetSpace>, Option<Bytes>), Refusal> {
+        Ok((vec![target_space(SPACE, "lapis")], None))
     }
 
     async fn open(&self, _: SpaceId, _: &PendingCopy<()>) -> Result<Option<Vec<u8>>, Refusal> {
@@ -133,11 +138,11 @@ fn targets() -> Targets {
 
 #[tokio::test(start_paused = true)]
 async fn resumed_copies_beyond_the_limit_run_after_others_have_ended() {
-    const LIMIT: usize = 2;
+    const LIMIT: u32 = 2;
     const COPIES: u8 = 9;
     let Targets(copies) = targets();
     let mut copies = Arc::into_inner(copies).unwrap();
-    (copies.pending, copies.max_pending) = (Arc::new(Semaphore::new(LIMIT)), LIMIT);
+    (copies.pending, copies.max_pending) = (FairSemaphore::new(LIMIT), LIMIT);
     let targets = Targets(Arc::new(copies));
     let store = targets.0.store.clone();
     let open = SpaceHeader { epoch: 0, open: true };
@@ -161,7 +166,55 @@ async fn resumed_copies_beyond_the_limit_run_after_others_have_ended() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!((rows_left().await, max_pending_seen), (0, LIMIT));
+    assert_eq!((rows_left().await, max_pending_seen), (0, LIMIT as usize));
+}
+
+#[tokio::test]
+async fn one_account_leaves_pending_copies_to_others() {
+    const LIMIT: u32 = 8;
+    let Targets(copies) = targets();
+    let mut copies = Arc::into_inner(copies).unwrap();
+    (copies.pending, copies.max_pending) = (FairSemaphore::new(LIMIT), LIMIT);
+    let targets = Targets(Arc::new(copies));
+    let open = SpaceHeader { epoch: 0, open: true };
+    targets.0.store.set_space(SPACE, None, open).await.unwrap();
+    // A source that never ends.
+    let address = serve(Some(Duration::from_secs(1 << 20))).await;
+    let streamed = targets.0.sources().unwrap().reopen(&copy_of(address)).await.unwrap();
+    let begin = async |account: &str, n: u8| {
+        let begun = async { Ok(()) };
+        let space = target_space(SPACE, account);
+        targets.0.begin(&targets, space, [n; 16], (), &streamed, begun).await.map_err(|refusal| refusal.code())
+    };
+    for n in 0..6 {
+        assert_eq!(begin("lapis", n).await, Ok(()));
+    }
+    assert_eq!(begin("lapis", 6).await, Err(ErrorCode::ServerBusy));
+    for n in 10..12 {
+        assert_eq!(begin("pyrite", n).await, Ok(()));
+    }
+    assert_eq!((begin("pyrite", 12).await, targets.0.pending()), (Err(ErrorCode::ServerBusy), 8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_trickles_ends_a_request_that_waits_for_it() {
+    let targets = targets();
+    let sources = targets.0.sources().unwrap();
+    let address = serve(Some(Duration::from_secs(8))).await;
+    let mut streamed = sources.reopen(&copy_of(address)).await.unwrap();
+    streamed.transport = Transport::Http(sources.outbound.for_account("lapis"));
+    let before = Instant::now();
+    let mut body = streamed.body(0..LENGTH as u64);
+    let error = loop {
+        match poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+            Some(Ok(_)) => {}
+            ended => break ended.expect("the source takes longer").unwrap_err(),
+        }
+    };
+    assert!((60..70).contains(&before.elapsed().as_secs()), "{:?}", before.elapsed());
+    let refusal = Refusal::from_body_error(error);
+    assert_eq!(refusal.code(), ErrorCode::CannotVerifyCopySource);
+    assert!(refusal.text().contains("too slowly"), "{}", refusal.text());
 }
 
 #[tokio::test(start_paused = true)]

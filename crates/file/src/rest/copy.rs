@@ -5,7 +5,7 @@
 
 use http::StatusCode;
 use lazuli_concurrency::{ByteRange, FileLease, FileUse, Timestamp};
-use lazuli_copy::{CopyState, too_large};
+use lazuli_copy::{CopyState, TargetSpace, too_large};
 use lazuli_extents::Content;
 use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
@@ -75,7 +75,8 @@ impl FileService {
         });
         let copied = match &source.place {
             SourcePlace::Remote(outside) if source.length > 0 => {
-                let (target, space) = (CopyTarget::at(&spot), spot.space);
+                let account = request.account.name.clone();
+                let (target, space) = (CopyTarget::at(&spot), TargetSpace { space: spot.space, account });
                 self.copies.begin(self, space, wanted.id, target, outside, Box::pin(copied)).await
             }
             _ => copied.await,

@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lazuli_copy::{Copies, Destination, PendingCopy, SparseWriter, persist};
+use lazuli_copy::{Copies, Destination, PendingCopy, SparseWriter, TargetSpace, persist};
 use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::{Change, Decision, SpaceId, View};
@@ -103,8 +103,9 @@ impl Destination for FileService {
         &self.copies
     }
 
-    async fn spaces(&self, from: Option<Bytes>) -> Result<(Vec<SpaceId>, Option<Bytes>), Refusal> {
-        self.shares.spaces(from).await
+    async fn spaces(&self, from: Option<Bytes>) -> Result<(Vec<TargetSpace>, Option<Bytes>), Refusal> {
+        let (spaces, next) = self.shares.spaces(from).await?;
+        Ok((spaces.into_iter().map(|(space, account)| TargetSpace { space, account }).collect(), next))
     }
 
     async fn open(&self, space: SpaceId, copy: &PendingCopy<CopyTarget>) -> Result<Option<Fetched>, Refusal> {

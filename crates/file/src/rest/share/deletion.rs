@@ -5,6 +5,7 @@
 
 use http::StatusCode;
 use lazuli_concurrency::{Lease, LeaseStatus, Stamp, Timestamp};
+use lazuli_copy::TargetSpace;
 use lazuli_generations::{Removal, keys};
 use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, ServiceKind, names};
@@ -108,7 +109,8 @@ impl FileService {
             drop(restoring);
             this.snapshot_garbage.schedule(None);
             let share = this.share(&account, &name).await?;
-            this.copies.resume_in(&this, share.space).await;
+            let target_space = TargetSpace { space: share.space, account: account.name.clone() };
+            this.copies.resume_in(&this, &target_space).await;
             Ok(share)
         };
         let share = run_to_completion(restored).await?;

@@ -28,6 +28,7 @@ use crate::body_progress::{BodyProgress, BodyState};
 use crate::exchange::Exchange;
 use crate::limits::Limits;
 use crate::pace::Activity;
+use crate::reply_memory::NextFrame;
 
 /// A request's body, as the service reads it.
 pub(crate) struct RequestBody {
@@ -244,13 +245,19 @@ pub(crate) struct ReplyBody {
     exchange: Exchange,
     /// Bytes still to come, if known.
     left: Option<u64>,
+    /// Room for the next frame of a streamed body on a connection with several replies.
+    next_frame: NextFrame,
 }
 
 impl ReplyBody {
     /// Creates a reply's body. `length` is the length that the headers promise.
     pub(crate) fn new(body: Option<Body>, length: Option<u64>, exchange: Exchange) -> Self {
         let body = body.filter(|body| !body.is_end_stream());
-        let mut this = Self { left: length, body, exchange };
+        let next_frame = match (&body, exchange.replies()) {
+            (Some(Body::Stream(_)), Some(_)) => NextFrame::Unreserved,
+            _ => NextFrame::Uncounted,
+        };
+        let mut this = Self { left: length, body, exchange, next_frame };
         if this.body.is_none() {
             this.exchange.finish();
         }
@@ -268,6 +275,9 @@ impl http_body::Body for ReplyBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        if let Some(replies) = this.exchange.replies() {
+            ready!(this.next_frame.poll_reserve(replies, this.left, cx));
+        }
         let span = this.exchange.span();
         let poll = || catch_unwind(AssertUnwindSafe(|| Pin::new(&mut *body).poll_frame(cx)));
         let Ok(polled) = span.in_scope(poll) else {
@@ -283,6 +293,10 @@ impl http_body::Body for ReplyBody {
                 if this.left == Some(0) || body.is_end_stream() {
                     this.exchange.finish();
                 }
+                let frame = match this.next_frame.take() {
+                    Some(reserved) => frame.map_data(|bytes| reserved.hold(bytes)),
+                    None => frame,
+                };
                 Poll::Ready(Some(Ok(frame)))
             }
             Some(Err(error)) => {

@@ -29,6 +29,7 @@ use crate::limits::Limits;
 use crate::pace::{Activity, Expired, MonitoredSocket, Watchdog};
 use crate::poll_loop::PollLoop;
 use crate::proxies::TrustedProxies;
+use crate::reply_memory::ReplyMemory;
 use crate::tls::H2;
 
 /// Answers the requests of a listener.
@@ -94,13 +95,29 @@ const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
 /// [`Limits::streams_per_connection`]. A document is one frame of any size, see [`crate::document_memory`].
 const STREAM_BUFFER: usize = 64 * 1024;
 
-/// Serves one accepted socket until it closes. `lingering_connections` is shared by the endpoint, see
-/// [`Limits::lingering_connections`].
+/// The bounds that the connections of an endpoint share.
+#[derive(Clone, Debug)]
+pub(crate) struct EndpointBounds {
+    pub(crate) limits: Arc<Limits>,
+    /// One permit for each connection of [`Limits::lingering_connections`].
+    pub(crate) lingering_connections: Arc<Semaphore>,
+    pub(crate) reply_memory: Arc<ReplyMemory>,
+}
+
+impl EndpointBounds {
+    pub(crate) fn new(limits: Arc<Limits>) -> Self {
+        let lingering_connections = limits.lingering_connections.min(Semaphore::MAX_PERMITS);
+        let reply_memory = Arc::new(ReplyMemory::new(&limits));
+        Self { limits, lingering_connections: Arc::new(Semaphore::new(lingering_connections)), reply_memory }
+    }
+}
+
+/// Serves one accepted socket until it closes.
 pub(crate) async fn serve<H: Handler>(
     socket: TcpStream,
     peer: SocketAddr,
     tls: Option<TlsAcceptor>,
-    (limits, lingering_connections): (Arc<Limits>, Arc<Semaphore>),
+    bounds: EndpointBounds,
     handler: Arc<H>,
     stage: watch::Receiver<Stage>,
 ) {
@@ -109,6 +126,7 @@ pub(crate) async fn serve<H: Handler>(
         tracing::debug!(%peer, %error, "connection lost before it began");
         return;
     }
+    let EndpointBounds { limits, lingering_connections, reply_memory } = bounds;
     if tls.is_some() && speaks_plain_http(&socket, &limits, stage.clone()).await {
         tracing::debug!(%peer, "refused plain HTTP on a TLS port");
         return refuse_plain_http(socket).await;
@@ -123,6 +141,7 @@ pub(crate) async fn serve<H: Handler>(
                 let h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
                 let io = TokioIo::new(stream);
                 if h2 {
+                    origin.activity.set_multiplexed(reply_memory.connection(peer.ip()));
                     serve_http2(io, origin, limits, handler, stage).await;
                 } else {
                     serve_http1(io, origin, limits, handler, stage).await;
@@ -209,7 +228,6 @@ async fn serve_http2<H: Handler>(
     handler: Arc<H>,
     stage: watch::Receiver<Stage>,
 ) {
-    origin.activity.set_multiplexed();
     let watchdog = Watchdog::new(Arc::clone(&origin.activity), Arc::clone(&limits));
     let peer = origin.peer;
     let connection = http2::Builder::new(TokioExecutor::new())

@@ -8,14 +8,16 @@
 //!
 //! Building a document takes memory, too. The most that it can take is reserved before the service is called,
 //! and released when the document is finished and counted. A request that finds too little memory waits. The
-//! wait is short because it depends on no client.
+//! wait is short because it depends on no client, and because a peer with many requests waits for its own
+//! share first, see [`FairSemaphore`]. Few requests can wait; further ones are refused.
 
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lazuli_protocol::peers::{PeerShare, Peers};
+use lazuli_concurrency::{FairPermit, FairSemaphore};
+use lazuli_protocol::peers::{PeerShare, Peers, limited_peer};
 use lazuli_protocol::{Body, ErrorCode, Refusal, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -24,6 +26,8 @@ use crate::limits::Limits;
 /// The largest document that is not counted: the size of a frame of content, of which a connection holds some
 /// anyway.
 const MAX_UNCOUNTED_BYTES: usize = 256 * 1024;
+/// Like [`MAX_UNCOUNTED_BYTES`], on a connection that carries several replies at once.
+const MAX_UNCOUNTED_MULTIPLEXED_BYTES: usize = 4 * 1024;
 
 /// Memory of one endpoint for documents.
 #[derive(Debug)]
@@ -32,9 +36,11 @@ pub(crate) struct DocumentMemory {
     free: Arc<Semaphore>,
     total: u32,
     peers: Arc<Peers>,
-    /// One permit for each byte that documents under construction may still take.
-    building: Semaphore,
-    total_building: u32,
+    /// The bytes that documents under construction may take.
+    building: Arc<FairSemaphore<IpAddr>>,
+    /// Places for requests that wait for those bytes.
+    waiting: Arc<FairSemaphore<IpAddr>>,
+    limit_loopback: bool,
 }
 
 impl DocumentMemory {
@@ -42,28 +48,48 @@ impl DocumentMemory {
     pub(crate) fn new(limits: &Limits) -> Self {
         let total = limits.document_bytes;
         let peers = Peers::new(total as usize, limits.limit_loopback);
-        let total_building = limits.rendering_bytes;
-        let building = Semaphore::new(total_building as usize);
-        Self { free: Arc::new(Semaphore::new(total as usize)), total, peers, building, total_building }
+        Self {
+            free: Arc::new(Semaphore::new(total as usize)),
+            total,
+            peers,
+            building: FairSemaphore::new(limits.rendering_bytes),
+            waiting: FairSemaphore::new(limits.waiting_documents),
+            limit_loopback: limits.limit_loopback,
+        }
     }
 
-    /// Builds a reply to a peer that may take up to `bytes` of memory before it is finished.
+    /// Builds a reply to a peer that may take up to `bytes` of memory before it is finished. `multiplexed`
+    /// says whether its connection carries several replies at once.
     pub(crate) async fn build(
         &self,
         bytes: u32,
         peer: IpAddr,
+        multiplexed: bool,
         reply: impl Future<Output = Result<Response, Refusal>>,
     ) -> Result<Response, Refusal> {
-        // The semaphore is never closed.
-        let permit = self.building.acquire_many(bytes.min(self.total_building)).await;
-        let _building = permit.map_err(|_| ErrorCode::ServerBusy)?;
-        self.admit(reply.await?, peer)
+        let _building = match bytes {
+            0 => None,
+            bytes => Some(self.reserve_building(bytes, peer).await?),
+        };
+        self.admit(reply.await?, peer, multiplexed)
+    }
+
+    /// Waits until a peer may build a document.
+    async fn reserve_building(&self, bytes: u32, peer: IpAddr) -> Result<FairPermit<IpAddr>, Refusal> {
+        let peer = limited_peer(peer, self.limit_loopback);
+        let holder = self.building.holder(peer);
+        if let Some(permit) = holder.try_acquire(bytes) {
+            return Ok(permit);
+        }
+        let _place = self.waiting.holder(peer).try_acquire(1).ok_or(ErrorCode::ServerBusy)?;
+        Ok(holder.acquire(bytes).await)
     }
 
     /// Counts a finished reply to a peer, or refuses it if there is too little memory.
-    fn admit(&self, mut response: Response, peer: IpAddr) -> Result<Response, Refusal> {
+    fn admit(&self, mut response: Response, peer: IpAddr, multiplexed: bool) -> Result<Response, Refusal> {
+        let uncounted = if multiplexed { MAX_UNCOUNTED_MULTIPLEXED_BYTES } else { MAX_UNCOUNTED_BYTES };
         if let Body::Whole(bytes) = &mut response.body
-            && bytes.len() > MAX_UNCOUNTED_BYTES
+            && bytes.len() > uncounted
         {
             let reserved = self.reserve(bytes.len(), peer).ok_or(ErrorCode::ServerBusy)?;
             // The connection takes the bytes out of the body long before it has sent them.
@@ -108,7 +134,7 @@ mod tests {
 
     fn admit_to(document_memory: &DocumentMemory, length: usize, peer: [u8; 4]) -> Option<Bytes> {
         let response = Response::with_body(StatusCode::OK, "text/plain", vec![7; length]);
-        match document_memory.admit(response, peer.into()) {
+        match document_memory.admit(response, peer.into(), false) {
             Ok(Response { body: Body::Whole(bytes), .. }) => Some(bytes),
             Ok(_) => panic!("the document was admitted"),
             Err(refusal) => {
@@ -144,6 +170,21 @@ mod tests {
     }
 
     #[test]
+    fn documents_on_a_connection_with_many_replies_are_counted_from_4_kib_on() {
+        let document_memory = document_memory();
+        let admit = |length| {
+            let response = Response::with_body(StatusCode::OK, "text/plain", vec![7; length]);
+            document_memory.admit(response, [127, 0, 0, 1].into(), true).is_ok_and(|response| {
+                let Body::Whole(bytes) = response.body else { panic!("it was whole") };
+                std::mem::forget(bytes);
+                true
+            })
+        };
+        let admitted = (0..300).filter(|_| admit(64 << 10)).count();
+        assert_eq!((admitted, admit(4 << 10)), (16, true));
+    }
+
+    #[test]
     fn one_peer_cannot_take_all_document_memory() {
         let document_memory = document_memory();
         let (one, other) = ([192, 0, 2, 1], [192, 0, 2, 2]);
@@ -154,5 +195,34 @@ mod tests {
         assert!(large.is_some());
         drop(held);
         assert!(admit_to(&document_memory, 700_000, one).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_lists_all_the_time_does_not_keep_others_waiting() {
+        let limits = Limits { rendering_bytes: 8, waiting_documents: 8, ..Limits::default() };
+        let document_memory = Arc::new(DocumentMemory::new(&limits));
+        let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
+        let endless = |peer: IpAddr| {
+            let document_memory = document_memory.clone();
+            async move { document_memory.build(2, peer, false, std::future::pending()).await.map(|_| ()) }
+        };
+        // Three are built, and six wait. All others are refused.
+        let mut of_one = tokio::task::JoinSet::new();
+        for _ in 0..30 {
+            of_one.spawn(endless(one));
+        }
+        for _ in 0..30 - (3 + 6) {
+            let refused = of_one.join_next().await.unwrap().unwrap();
+            assert_eq!(refused.unwrap_err().code(), ErrorCode::ServerBusy);
+        }
+        let small = || Ok(Response::empty(StatusCode::OK));
+        for _ in 0..10 {
+            // Does not wait at all: polled once.
+            let mut built = std::pin::pin!(document_memory.build(2, other, false, std::future::ready(small())));
+            let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(built.as_mut().poll(cx))).await;
+            assert!(polled.is_ready());
+        }
+        // Requests that build no document do not wait, either.
+        assert!(document_memory.build(0, one, false, std::future::ready(small())).await.is_ok());
     }
 }

@@ -17,7 +17,8 @@ use crate::access_log;
 use crate::body_progress::BodyProgress;
 use crate::metrics::Metrics;
 use crate::pace::RequestGuard;
-use crate::record::RequestRecord;
+use crate::record::{RequestRecord, recorded_method};
+use crate::reply_memory::ConnectionReplies;
 
 /// One request and its reply.
 pub(crate) struct Exchange {
@@ -45,8 +46,9 @@ impl Exchange {
             request_id,
             client_request_id: None,
             peer,
-            method,
+            method: recorded_method(&method),
             uri,
+            path: None,
             authorization: None,
             account: None,
             operation: None,
@@ -115,7 +117,7 @@ impl Exchange {
         self.record.received.as_ref().is_some_and(|progress| progress.is_abandoned())
     }
 
-    /// Records the reply's status and refusal.
+    /// Records the reply's status and refusal. Of the request's head only what the access log needs is kept.
     pub(crate) fn answer(&mut self, status: StatusCode, refusal: Option<&Refusal>) {
         if self.record.status.replace(status).is_none() {
             self.metrics.answered(self.record.service);
@@ -123,7 +125,18 @@ impl Exchange {
         }
         self.record.error = refusal.map(Refusal::code);
         self.metrics.refusals.write(&self.record.refused(), status, refusal);
+        self.record.forget_head();
         self.record.first_byte = Some(self.record.started.elapsed());
+    }
+
+    /// Counts the request among those in progress over HTTP/2. Returns false if there are too many.
+    pub(crate) fn begin_stream(&mut self) -> bool {
+        self.guard.begin_stream()
+    }
+
+    /// Returns the connection's part of the memory for replies, if it carries several at once.
+    pub(crate) fn replies(&self) -> Option<&ConnectionReplies> {
+        self.guard.replies()
     }
 
     /// Counts bytes of the reply's body that were handed to the connection.

@@ -23,18 +23,32 @@ pub struct Limits {
     /// out.
     pub requests: usize,
     /// Maximum number of requests on one HTTP/2 connection, until their replies are read. The memory holds
-    /// two frames of up to 256 KiB of each unread reply: with the default, a client that reads nothing holds
-    /// 16 MiB for each connection, in addition to the bytes counted by [`Limits::document_bytes`]. Clients
-    /// queue further requests, or open another connection.
+    /// two frames of up to 256 KiB of each unread reply, within [`Limits::unread_reply_bytes`]. Clients queue
+    /// further requests, or open another connection.
     pub streams_per_connection: u32,
+    /// Maximum number of requests over all HTTP/2 connections, until their replies are read. Further ones get
+    /// 503 `ServerBusy`. One takes about 10 KiB apart from its body. One remote peer may have at most three
+    /// quarters of them.
+    pub streams: u32,
+    /// Maximum bytes of streamed replies in memory over all HTTP/2 connections. A reply that does not fit
+    /// waits. One remote peer may hold at most three quarters of the bytes.
+    pub unread_reply_bytes: u32,
+    /// The time within which a client has to read a part of its replies during a shortage, else its
+    /// connection ends. While a reply waits for [`Limits::unread_reply_bytes`]: a quarter of the bytes that
+    /// its connection holds. While [`Limits::streams`] is reached: [`Limits::progress_bytes`] for each reply.
+    pub shortage_time: Duration,
     /// Maximum bytes of documents, such as listings, in memory over all connections until their clients have
-    /// read them. Documents no larger than a frame of a streamed reply do not count. A document that does not
-    /// fit gets 503
-    /// `ServerBusy`. One remote peer may hold at most three quarters of the bytes.
+    /// read them. Documents no larger than a frame of a streamed reply do not count; over HTTP/2, which
+    /// carries many at once, those of up to 4 KiB. A document that does not fit gets 503 `ServerBusy`. One
+    /// remote peer may hold at most three quarters of the bytes.
     pub document_bytes: u32,
     /// Maximum bytes that listings may take while they are built: the page and the rows behind it. The bytes
-    /// are reserved before a request's rows are read, and a request that does not fit waits.
+    /// are reserved before a request's rows are read, and a request that does not fit waits. One remote peer
+    /// may reserve at most three quarters of the bytes.
     pub rendering_bytes: u32,
+    /// Maximum number of requests that wait for [`Limits::rendering_bytes`]. Further ones get 503
+    /// `ServerBusy`. One remote peer may have at most three quarters of the places.
+    pub waiting_documents: u32,
     /// Maximum bytes of a request line with its headers. A longer head gets 431 and ends the connection.
     pub head_bytes: usize,
     /// Maximum number of header fields of one request. More get 431 over HTTP/1 and end the connection;
@@ -80,8 +94,12 @@ impl Default for Limits {
             trusted_proxies: TrustedProxies::default(),
             requests: 16_384,
             streams_per_connection: 32,
+            streams: 8192,
+            unread_reply_bytes: 256 << 20,
+            shortage_time: Duration::from_secs(10),
             document_bytes: 256 << 20,
             rendering_bytes: 256 << 20,
+            waiting_documents: 1024,
             head_bytes: 64 * 1024,
             head_fields: 250,
             buffer_bytes: 256 * 1024,

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::connection::{self, Handler, Stage};
+use crate::connection::{self, EndpointBounds, Handler, Stage};
 use crate::limits::Limits;
 use crate::metrics::Connections;
 use crate::proxies::read_preface;
@@ -57,18 +57,9 @@ impl Listener {
         let slots = Arc::new(Semaphore::new(total as usize));
         let (stage, changes) = watch::channel(Stage::Open);
         let peers = Peers::new(total as usize, limits.limit_loopback);
-        let lingering_connections =
-            Arc::new(Semaphore::new(limits.lingering_connections.min(Semaphore::MAX_PERMITS)));
+        let bounds = EndpointBounds::new(limits);
         let slots_of_endpoint = Arc::clone(&slots);
-        let acceptor = Acceptor {
-            handler,
-            tls,
-            limits,
-            lingering_connections,
-            slots: slots_of_endpoint,
-            peers,
-            connections,
-        };
+        let acceptor = Acceptor { handler, tls, bounds, slots: slots_of_endpoint, peers, connections };
         tokio::spawn(accept(self.socket, acceptor, changes));
         RunningListener { stage, slots, total }
     }
@@ -103,8 +94,7 @@ impl RunningListener {
 struct Acceptor<H> {
     handler: Arc<H>,
     tls: Option<TlsAcceptor>,
-    limits: Arc<Limits>,
-    lingering_connections: Arc<Semaphore>,
+    bounds: EndpointBounds,
     slots: Arc<Semaphore>,
     peers: Arc<Peers>,
     connections: Arc<Connections>,
@@ -123,7 +113,7 @@ async fn accept<H: Handler>(socket: TcpListener, acceptor: Acceptor<H>, mut stag
                 }
             },
         };
-        let is_proxied = acceptor.limits.trusted_proxies.contains(peer.ip());
+        let is_proxied = acceptor.bounds.limits.trusted_proxies.contains(peer.ip());
         // Close the connection instead of letting it wait, else it would block other peers.
         let share = match is_proxied {
             true => None,
@@ -137,12 +127,13 @@ async fn accept<H: Handler>(socket: TcpListener, acceptor: Acceptor<H>, mut stag
         };
         let open = acceptor.connections.open();
         let (handler, tls) = (Arc::clone(&acceptor.handler), acceptor.tls.clone());
-        let bounds = (Arc::clone(&acceptor.limits), Arc::clone(&acceptor.lingering_connections));
-        let (stage, peers) = (stage.clone(), Arc::clone(&acceptor.peers));
+        let (bounds, stage, peers) = (acceptor.bounds.clone(), stage.clone(), Arc::clone(&acceptor.peers));
         tokio::spawn(async move {
             if !is_proxied {
                 connection::serve(client, peer, tls, bounds, handler, stage).await;
-            } else if let Some((client, peer, share)) = behind_proxy(client, peer, &bounds.0, &peers).await {
+            } else if let Some((client, peer, share)) =
+                behind_proxy(client, peer, &bounds.limits, &peers).await
+            {
                 connection::serve(client, peer, tls, bounds, handler, stage).await;
                 drop(share);
             }

@@ -14,8 +14,8 @@ use std::future::Future;
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
 use crate::limits::Limits;
+use crate::reply_memory::{ConnectionReplies, StreamPermit};
 
 /// Counters of one connection. They are atomic, so any task may use them without waiting.
 #[derive(Debug, Default)]
@@ -45,8 +46,8 @@ pub(crate) struct Activity {
     /// Bytes of replies handed to the protocol. Bytes that a client causes without reading a reply, such as
     /// ping answers, do not count.
     replied: AtomicU64,
-    /// Several requests may share the connection, and frames come outside of requests.
-    multiplexed: AtomicBool,
+    /// Set if several requests may share the connection, and frames come outside of requests.
+    replies: OnceLock<ConnectionReplies>,
     /// The rest of a request's body is left unread.
     abandoned: AtomicBool,
 }
@@ -62,7 +63,8 @@ enum WaitingFor {
     Service,
     /// The client, to read from the socket.
     SocketRead,
-    /// The client, to open the window of a reply. On a multiplexed connection the socket does not show that.
+    /// The client, to open the window of a reply, or other clients, to read theirs. On a multiplexed
+    /// connection the socket does not show that.
     Window,
 }
 
@@ -70,12 +72,17 @@ impl Activity {
     /// Marks the begin of a request, which ends when the guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> RequestGuard {
         self.serving.fetch_add(1, Relaxed);
-        RequestGuard { activity: Arc::clone(self), replying: false }
+        RequestGuard { activity: Arc::clone(self), replying: false, stream: None }
     }
 
     /// Marks that the connection carries several requests at once.
-    pub(crate) fn set_multiplexed(&self) {
-        self.multiplexed.store(true, Relaxed);
+    pub(crate) fn set_multiplexed(&self, replies: ConnectionReplies) {
+        let _ = self.replies.set(replies);
+    }
+
+    /// Returns whether the connection carries several requests at once.
+    pub(crate) fn is_multiplexed(&self) -> bool {
+        self.replies.get().is_some()
     }
 
     /// Marks that the rest of a request's body will not be read.
@@ -84,7 +91,7 @@ impl Activity {
     }
 
     fn waiting(&self) -> WaitingFor {
-        if self.multiplexed.load(Relaxed) && self.replying.load(Relaxed) > 0 {
+        if self.is_multiplexed() && self.replying.load(Relaxed) > 0 {
             WaitingFor::Window
         } else if self.blocked.load(Relaxed) {
             WaitingFor::SocketRead
@@ -98,7 +105,7 @@ impl Activity {
     }
 
     fn head_begun(&self) -> bool {
-        !self.multiplexed.load(Relaxed) && self.received.load(Relaxed) != self.received_at_rest.load(Relaxed)
+        !self.is_multiplexed() && self.received.load(Relaxed) != self.received_at_rest.load(Relaxed)
     }
 
     /// Returns whether the client may still be sending bytes that the server will never read.
@@ -113,6 +120,8 @@ pub(crate) struct RequestGuard {
     activity: Arc<Activity>,
     /// The reply has begun.
     replying: bool,
+    /// Counts the request among those over HTTP/2.
+    stream: Option<StreamPermit>,
 }
 
 impl RequestGuard {
@@ -121,6 +130,18 @@ impl RequestGuard {
         if !std::mem::replace(&mut self.replying, true) {
             self.activity.replying.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Counts the request among those in progress over HTTP/2. Returns false if there are too many.
+    pub(crate) fn begin_stream(&mut self) -> bool {
+        let Some(replies) = self.replies() else { return true };
+        self.stream = replies.begin_stream();
+        self.stream.is_some()
+    }
+
+    /// Returns the connection's part of the memory for replies, if it carries several at once.
+    pub(crate) fn replies(&self) -> Option<&ConnectionReplies> {
+        self.activity.replies.get()
     }
 
     /// Counts bytes of the reply that were handed to the protocol.
@@ -169,20 +190,39 @@ impl Watchdog {
         watchdog
     }
 
-    /// Returns what the connection waits for, and a number that changes when there is progress.
+    /// Returns what the connection waits for, and a number that grows when there is progress.
     fn observe(&self) -> (WaitingFor, u64) {
         let waiting = self.activity.waiting();
         let mark = match waiting {
             // Trickling bytes are not progress: the whole head has one deadline.
             WaitingFor::Head | WaitingFor::Request => self.activity.served.load(Relaxed),
             WaitingFor::SocketRead => self.activity.sent.load(Relaxed) / self.limits.progress_bytes.max(1),
-            WaitingFor::Window => {
-                let replied = self.activity.replied.load(Relaxed) / self.limits.progress_bytes.max(1);
-                replied.wrapping_add(self.activity.served.load(Relaxed))
-            }
+            // Requests that end are no progress of a reply that is not read.
+            WaitingFor::Window => self.activity.replied.load(Relaxed),
             WaitingFor::Service => 0,
         };
         (waiting, mark)
+    }
+
+    /// Returns by how much the number of [`Watchdog::observe`] has to grow.
+    fn needed_progress(&self, waiting: WaitingFor) -> u64 {
+        match waiting {
+            WaitingFor::Window => self.limits.progress_bytes.max(self.shortage().unwrap_or(0)).max(1),
+            _ => 1,
+        }
+    }
+
+    /// Returns the bytes that the client has to read in [`Limits::shortage_time`]: a quarter of those for
+    /// which other replies wait, and some for each reply if there are too many. `None` if there is no
+    /// shortage.
+    fn shortage(&self) -> Option<u64> {
+        let replies = self.activity.replies.get()?;
+        let bytes = replies.bytes_others_wait_for() / 4;
+        let streams = match replies.are_streams_exhausted() {
+            true => u64::from(self.activity.replying.load(Relaxed)) * self.limits.progress_bytes,
+            false => 0,
+        };
+        Some(bytes.max(streams)).filter(|needed| *needed > 0)
     }
 
     /// Returns how long the connection may wait; `None` if without limit.
@@ -191,6 +231,9 @@ impl Watchdog {
             WaitingFor::Head => Some(self.limits.head_time),
             WaitingFor::Request => Some(self.limits.idle_time),
             WaitingFor::SocketRead => Some(self.limits.progress_time),
+            WaitingFor::Window if self.shortage().is_some() => {
+                Some(self.limits.shortage_time.min(self.limits.idle_time))
+            }
             WaitingFor::Window => Some(self.limits.idle_time),
             WaitingFor::Service => None,
         }
@@ -200,7 +243,8 @@ impl Watchdog {
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
         loop {
             let observed = self.observe();
-            if observed != self.last_observed {
+            let grown = observed.1.wrapping_sub(self.last_observed.1);
+            if observed.0 != self.last_observed.0 || grown >= self.needed_progress(observed.0) {
                 self.last_observed = observed;
                 self.since = Instant::now();
             }
@@ -208,10 +252,15 @@ impl Watchdog {
                 return Poll::Pending;
             };
             let deadline = self.since + time_limit;
+            // Nothing wakes this connection when other replies begin to wait for its bytes.
+            let check = match observed.0 {
+                WaitingFor::Window => deadline.min(Instant::now() + self.limits.shortage_time),
+                _ => deadline,
+            };
             // A later deadline does not reset the alarm. The alarm rings early and is set again here, which
             // keeps timer operations out of the path of every request.
-            if deadline < self.alarm.deadline() {
-                self.alarm.as_mut().reset(deadline);
+            if check < self.alarm.deadline() {
+                self.alarm.as_mut().reset(check);
             }
             ready!(self.alarm.as_mut().poll(cx));
             if Instant::now() >= deadline {
@@ -223,7 +272,7 @@ impl Watchdog {
                     _ => Expired::Stalled,
                 });
             }
-            self.alarm.as_mut().reset(deadline);
+            self.alarm.as_mut().reset(check);
         }
     }
 }
@@ -386,8 +435,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MonitoredSocket<S> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::reply_memory::ReplyMemory;
     use std::future::poll_fn;
+    use std::net::IpAddr;
     use tokio::io::AsyncWriteExt;
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
     fn limits() -> Arc<Limits> {
         Arc::new(Limits {
@@ -443,7 +496,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_closed_window_on_a_multiplexed_connection_is_limited_by_idle_time() {
         let activity = Arc::new(Activity::default());
-        activity.set_multiplexed();
+        activity.set_multiplexed(ReplyMemory::new(&limits()).connection(PEER));
         let mut watchdog = Watchdog::new(Arc::clone(&activity), limits());
         let mut request = activity.begin();
         assert_eq!(time_limit(&mut watchdog).await, None, "a service may take its time here too");
@@ -456,6 +509,73 @@ mod tests {
         assert_eq!(time_limit(&mut watchdog).await, Some((40, Expired::Stalled)));
         request.replied(1000);
         assert_eq!(time_limit(&mut watchdog).await, Some((100, Expired::Stalled)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_end_do_not_extend_the_time_of_a_reply_that_is_not_read() {
+        let activity = Arc::new(Activity::default());
+        activity.set_multiplexed(ReplyMemory::new(&limits()).connection(PEER));
+        let mut watchdog = Watchdog::new(Arc::clone(&activity), limits());
+        let mut unread = activity.begin();
+        unread.reply();
+        for _ in 0..9 {
+            assert!(poll_fn(|cx| Poll::Ready(watchdog.poll_expired(cx))).await.is_pending());
+            tokio::time::advance(Duration::from_secs(10)).await;
+            let mut other = activity.begin();
+            other.reply();
+            other.replied(10);
+        }
+        assert_eq!(time_limit(&mut watchdog).await, Some((10, Expired::Stalled)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_holds_bytes_for_which_others_wait_has_to_read_a_quarter_in_a_shorter_time() {
+        use crate::reply_memory::NextFrame;
+        let limits = Arc::new(Limits { unread_reply_bytes: 10_000, ..Limits::clone(&limits()) });
+        let memory = ReplyMemory::new(&limits);
+        let activity = Arc::new(Activity::default());
+        activity.set_multiplexed(memory.connection(PEER));
+        let mut watchdog = Watchdog::new(Arc::clone(&activity), Arc::clone(&limits));
+        let mut unread = activity.begin();
+        unread.reply();
+        let poll = |next: &mut NextFrame, replies: &ConnectionReplies, bytes| {
+            next.poll_reserve(replies, Some(bytes), &mut Context::from_waker(std::task::Waker::noop()))
+        };
+        let mut frame = NextFrame::Unreserved;
+        assert!(poll(&mut frame, activity.replies.get().unwrap(), 8000).is_ready());
+        assert!(poll_fn(|cx| Poll::Ready(watchdog.poll_expired(cx))).await.is_pending());
+        let (other, mut waiting) = (memory.connection([192, 0, 2, 2].into()), NextFrame::Unreserved);
+        assert!(poll(&mut waiting, &other, 5000).is_pending());
+        // Enough at other times, and too little now.
+        unread.replied(1999);
+        assert_eq!(time_limit(&mut watchdog).await, Some((10, Expired::Stalled)));
+        unread.replied(1);
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert!(poll_fn(|cx| Poll::Ready(watchdog.poll_expired(cx))).await.is_pending());
+        unread.replied(2000);
+        assert_eq!(time_limit(&mut watchdog).await, Some((10, Expired::Stalled)));
+        drop(waiting);
+        assert_eq!(time_limit(&mut watchdog).await, Some((100, Expired::Stalled)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_have_to_read_in_a_shorter_time_while_requests_are_refused() {
+        let limits = Arc::new(Limits { streams: 2, ..Limits::clone(&limits()) });
+        let memory = ReplyMemory::new(&limits);
+        let activity = Arc::new(Activity::default());
+        activity.set_multiplexed(memory.connection(PEER));
+        let mut watchdog = Watchdog::new(Arc::clone(&activity), limits);
+        let mut unread = [activity.begin(), activity.begin()];
+        for request in &mut unread {
+            assert!(request.begin_stream());
+            request.reply();
+        }
+        unread[0].replied(1999);
+        assert_eq!(time_limit(&mut watchdog).await, Some((10, Expired::Stalled)));
+        let [one, ended] = unread;
+        drop(ended);
+        assert_eq!(time_limit(&mut watchdog).await, Some((100, Expired::Stalled)));
+        drop(one);
     }
 
     #[tokio::test(start_paused = true)]

@@ -118,7 +118,8 @@ impl Handler for Pipeline {
         );
         exchange.set_authorization(parts.headers.get(AUTHORIZATION).cloned());
         if let Some(id) = client_request_id(&parts.headers) {
-            exchange.set_client_request_id(id.clone());
+            // A copy: a clone would keep the whole head in memory until the reply has been read.
+            exchange.set_client_request_id(HeaderValue::from_bytes(id.as_bytes()).unwrap_or_else(|_| id.clone()));
         }
         let body = (!incoming.is_end_stream()).then(|| {
             let activity = http1.then(|| Arc::clone(&origin.activity));
@@ -127,6 +128,7 @@ impl Handler for Pipeline {
         exchange.set_body_progress(body.as_ref().map(RequestBody::progress));
 
         let browser = parts.headers.get(ORIGIN).cloned();
+        let is_admitted = exchange.begin_stream();
         let mut reply = ReplyContext {
             exchange,
             service: self.kind,
@@ -134,11 +136,15 @@ impl Handler for Pipeline {
             now,
             origin: browser,
             http1,
+            // A reply without a body does not wait for its client, so it takes no memory.
+            bodiless: !is_admitted,
         };
         let mut properties = None;
         let incoming_request = IncomingRequest { parts, body, origin, now, request_id };
         let span = reply.exchange.span().clone();
-        let result = {
+        let result = if !is_admitted {
+            Ok(Err(Refusal::new(ErrorCode::ServerBusy)))
+        } else {
             let served = self.serve(incoming_request, &mut reply, &mut properties).instrument(span);
             let mut served = pin!(served);
             poll_fn(|cx| poll_catching_panics(served.as_mut(), cx)).await
@@ -234,8 +240,8 @@ impl Pipeline {
             peer: origin.peer.ip(),
             sub_requests,
         };
-        let peer = origin.peer.ip();
-        let reply = self.document_memory.build(memory, peer, self.service.call(request));
+        let (peer, multiplexed) = (origin.peer.ip(), origin.activity.is_multiplexed());
+        let reply = self.document_memory.build(memory, peer, multiplexed, self.service.call(request));
         match tokio::time::timeout(time, reply).await {
             Ok(result) => result,
             Err(_) => Err(Refusal::new(ErrorCode::OperationTimedOut)),

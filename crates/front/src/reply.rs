@@ -39,6 +39,8 @@ pub(crate) struct ReplyContext {
     pub(crate) origin: Option<HeaderValue>,
     /// Whether the connection is HTTP/1, where a reply has to announce the end of the connection.
     pub(crate) http1: bool,
+    /// Sends no body.
+    pub(crate) bodiless: bool,
 }
 
 impl ReplyContext {
@@ -54,7 +56,10 @@ impl ReplyContext {
         };
         self.exchange.answer(status, refusal.as_ref());
         let spelled = spelling::take(&mut headers).filter(|_| self.http1);
-        let (body, length) = framed(self.exchange.method(), status, &mut headers, body);
+        let (mut body, mut length) = framed(self.exchange.method(), status, &mut headers, body);
+        if self.bodiless {
+            (body, length) = (None, None);
+        }
         self.add_common_headers(&mut headers);
         if !rules.is_empty() {
             let request: HeaderMap = self.origin.take().map(|origin| (ORIGIN, origin)).into_iter().collect();

@@ -498,7 +498,7 @@ async fn refusals_are_logged_with_reason_and_caller_but_no_secrets() {
 #[tokio::test]
 async fn errors_are_logged_with_the_request_id_from_the_beginning_and_with_account_and_operation_once_known()
 {
-    let log = Log::default();
+    let log = CapturedLog::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)

@@ -229,6 +229,44 @@ async fn unread_http_2_replies_of_a_connection_have_a_common_limit() {
 }
 
 #[tokio::test]
+async fn unread_http_2_replies_of_all_connections_have_a_common_limit_in_number() {
+    let (server, directory) = start_tls(Limits { streams: 40, ..Limits::default() });
+    let mut unread = vec![];
+    let mut statuses = vec![];
+    for _ in 0..2 {
+        let stream = connect(server.address, &directory, &["h2"]).await;
+        let (mut client, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(0)
+            .handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        for _ in 0..30 {
+            let reply = client.send_request(request("GET", "/lapis/public/blob", "")).await.unwrap();
+            statuses.push(reply.status().as_u16());
+            unread.push((client.clone(), reply));
+        }
+    }
+    assert_eq!(statuses, [[200; 40].as_slice(), &[503; 20]].concat());
+    let (_, refused) = unread.pop().unwrap();
+    assert_eq!(refused.headers()["x-ms-error-code"], "ServerBusy");
+    // A refusal has no body, so it does not wait for its client.
+    assert_eq!(text(refused).await, "");
+    // HTTP/1 carries one request at a time.
+    let mut other = RawClient::new(connect(server.address, &directory, &[]).await);
+    assert_eq!(other.get("/lapis/public/blob").await.status, 200);
+    drop(unread);
+    let again = async {
+        let stream = connect(server.address, &directory, &["h2"]).await;
+        let (mut client, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        while client.send_request(request("GET", "/lapis/public/blob", "")).await.unwrap().status() != 200 {}
+    };
+    tokio::time::timeout(TEST_TIMEOUT, again).await.unwrap();
+}
+
+#[tokio::test]
 async fn unread_documents_have_a_common_limit_for_all_connections() {
     let (server, directory) = start_tls(Limits { document_bytes: 5 << 20, ..Limits::default() });
     let mut unread = vec![];

@@ -107,6 +107,12 @@ impl Service for ScriptedService {
             "panic" => panic!("as you wish"),
             "panic-later" => streaming(b"x", "1000", 3),
             "endless" => streaming(&[7; 64 * 1024], "1099511627776", u64::MAX),
+            "fresh" => {
+                let mut response = Response::empty(StatusCode::OK);
+                response.headers.insert("content-length", HeaderValue::from_static("1048576"));
+                response.body = Body::stream(FreshStream { frames_left: 4 });
+                Ok(response)
+            }
             "document" => Ok(Response::with_body(StatusCode::OK, "text/plain", vec![7; 1 << 20])),
             "refuse" => Err(Refusal::new(ErrorCode::BlobNotFound)),
             "not-modified" => Err(Refusal::not_modified()),
@@ -151,6 +157,27 @@ impl http_body::Body for RepeatingStream {
         let pulled = self.pulled.fetch_add(self.chunk.len() as u64, SeqCst);
         assert!(pulled < self.panics_after, "as you wish");
         Poll::Ready(Some(Ok(Frame::data(self.chunk.clone()))))
+    }
+}
+
+/// A stream of 1 MiB whose frames take 256 KiB of memory each.
+struct FreshStream {
+    frames_left: u32,
+}
+
+impl http_body::Body for FreshStream {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.frames_left = match self.frames_left {
+            0 => return Poll::Ready(None),
+            left => left - 1,
+        };
+        Poll::Ready(Some(Ok(Frame::data(vec![7; 256 << 10].into()))))
     }
 }
 

@@ -28,6 +28,11 @@ pub enum ErrorFormat {
     Html,
 }
 
+/// Maximum length of the message, and of each detail, before they are escaped. Some repeat what the client
+/// sent, such as the headers in a string to sign. Without a limit, small requests would get large replies,
+/// which take memory until they are read.
+const MAX_TEXT: usize = 4096;
+
 impl Refusal {
     /// Returns the reply to a request with this method. Replies to HEAD and 304 have no body. All have
     /// `x-ms-error-code`.
@@ -53,13 +58,14 @@ impl Refusal {
 
     fn body(&self, format: ErrorFormat, request_id: Uuid, now: Timestamp) -> Bytes {
         let code = self.code.name();
-        let message = format!("{}\nRequestId:{request_id}\nTime:{}", self.message, date::iso8601(now));
+        let text = shown(&self.message);
+        let message = format!("{text}\nRequestId:{request_id}\nTime:{}", date::iso8601(now));
         match format {
             ErrorFormat::Xml => {
                 let mut xml = xml::Writer::new();
                 xml.open("Error").text("Code", code).text("Message", message);
                 for (name, value) in &self.details {
-                    xml.text(name, value);
+                    xml.text(name, shown(value));
                 }
                 xml.finish().into()
             }
@@ -79,6 +85,12 @@ impl Refusal {
             }
         }
     }
+}
+
+/// Returns the beginning of a text that may hold what the client sent.
+fn shown(text: &str) -> &str {
+    let end = (0..=text.len().min(MAX_TEXT)).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or_default()]
 }
 
 impl Refusal {
@@ -136,6 +148,23 @@ mod tests {
                  <QueryParameterValue>a&lt;b</QueryParameterValue><Reason>not a number</Reason></Error>"
             )
         );
+    }
+
+    #[test]
+    fn texts_that_repeat_the_request_are_cut() {
+        let long = "é&".repeat(30_000);
+        let refusal = Refusal::new(ErrorCode::AuthenticationFailed).message(long.clone());
+        let refusal = refusal.detail("AuthenticationErrorDetail", long);
+        for (format, limit) in [
+            (ErrorFormat::Xml, 25_000),
+            (ErrorFormat::TableXml, 25_000),
+            (ErrorFormat::TableJson, 25_000),
+            (ErrorFormat::DfsJson, 25_000),
+            (ErrorFormat::Html, 1000),
+        ] {
+            let length = body(&refusal, format).len();
+            assert!(length < limit, "{format:?}: {length} bytes");
+        }
     }
 
     #[test]

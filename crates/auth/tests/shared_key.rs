@@ -234,7 +234,8 @@ fn signature_of_a_list_of_values_does_not_cover_a_repeated_parameter() {
             TestRequest::new(Operation::ListBlobs).at("c", "").query(query).header("x-ms-date", &date)
         };
         let signed = signed(request(signed_query), ACCOUNT, &key());
-        let replayed = request(sent_query).header("authorization", signed.headers["authorization"].to_str().unwrap());
+        let replayed =
+            request(sent_query).header("authorization", signed.headers["authorization"].to_str().unwrap());
         assert_eq!(world.code(&replayed), expected, "{signed_query} as {sent_query}");
     }
 }

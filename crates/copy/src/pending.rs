@@ -219,7 +219,8 @@ impl Copies {
         let row = Mutation::Put(Bytes::copy_from_slice(&id), record::encode(&copy)?);
         self.write::<D>(space, row).await?;
         let runtime = Handle::current();
-        let _task = SpawnOnDrop { destination, runtime, task: Some((target_space, copy, active_copy, permit)) };
+        let _task =
+            SpawnOnDrop { destination, runtime, task: Some((target_space, copy, active_copy, permit)) };
         replace.await
     }
 
@@ -272,7 +273,8 @@ impl Copies {
         while tasks.try_join_next().is_some() {}
         // The task may outlive its request, and after a restart has none.
         let id = u128::from_be_bytes(copy.id);
-        let span = tracing::error_span!(parent: None, "copy", space = ?space.space, id = format_args!("{id:032x}"));
+        let span =
+            tracing::error_span!(parent: None, "copy", space = ?space.space, id = format_args!("{id:032x}"));
         let task = async move {
             run(&destination, &space, &copy, active_copy).instrument(span).await;
             drop(permit);

@@ -218,7 +218,8 @@ mod tests {
         let small = || Ok(Response::empty(StatusCode::OK));
         for _ in 0..10 {
             // Does not wait at all: polled once.
-            let mut built = std::pin::pin!(document_memory.build(2, other, false, std::future::ready(small())));
+            let mut built =
+                std::pin::pin!(document_memory.build(2, other, false, std::future::ready(small())));
             let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(built.as_mut().poll(cx))).await;
             assert!(polled.is_ready());
         }

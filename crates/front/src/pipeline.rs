@@ -119,7 +119,8 @@ impl Handler for Pipeline {
         exchange.set_authorization(parts.headers.get(AUTHORIZATION).cloned());
         if let Some(id) = client_request_id(&parts.headers) {
             // A copy: a clone would keep the whole head in memory until the reply has been read.
-            exchange.set_client_request_id(HeaderValue::from_bytes(id.as_bytes()).unwrap_or_else(|_| id.clone()));
+            exchange
+                .set_client_request_id(HeaderValue::from_bytes(id.as_bytes()).unwrap_or_else(|_| id.clone()));
         }
         let body = (!incoming.is_end_stream()).then(|| {
             let activity = http1.then(|| Arc::clone(&origin.activity));

@@ -55,7 +55,9 @@ impl RefusalLog {
             return;
         }
         let code = refusal.map(Refusal::code);
-        let Some(suppressed) = self.rate.admit((status, code), refused.peer.ip(), Instant::now()) else { return };
+        let Some(suppressed) = self.rate.admit((status, code), refused.peer.ip(), Instant::now()) else {
+            return;
+        };
         let query = refused.uri.query().and_then(|query| Query::parse(query).ok()).unwrap_or_default();
         tracing::warn!(
             target: REFUSAL_LOG,

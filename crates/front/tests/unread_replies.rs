@@ -102,7 +102,8 @@ async fn leave_unread(
 /// Reads a reply of 1 MiB.
 async fn read(server: &TestServer, directory: &TempDir, from: IpAddr) {
     let mut client = connect(server.address, directory, from, 1 << 16).await;
-    let reply = timeout(TEST_TIMEOUT, client.send_request(request("/lapis/public/fresh", &[]))).await.unwrap();
+    let reply =
+        timeout(TEST_TIMEOUT, client.send_request(request("/lapis/public/fresh", &[]))).await.unwrap();
     let body = timeout(TEST_TIMEOUT, reply.unwrap().into_body().collect()).await.expect("room for the reply");
     assert_eq!(body.unwrap().to_bytes().len(), 1 << 20);
 }
@@ -110,7 +111,8 @@ async fn read(server: &TestServer, directory: &TempDir, from: IpAddr) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_of_replies_that_are_not_read_is_bounded_for_all_connections() {
     let time = Duration::from_secs(600);
-    let limits = Limits { unread_reply_bytes: BYTES, limit_loopback: true, shortage_time: time, ..Limits::default() };
+    let limits =
+        Limits { unread_reply_bytes: BYTES, limit_loopback: true, shortage_time: time, ..Limits::default() };
     let (server, directory) = start_tls(limits.clone());
     let large_head = format!("SharedKey lapis:{}", "A".repeat(60_000));
     let long_path = format!("/lapis/c/{}", "p".repeat(60_000));
@@ -128,8 +130,11 @@ async fn memory_of_replies_that_are_not_read_is_bounded_for_all_connections() {
 
     // Heads: 24 x 32 x 60,000 bytes are 44 MiB, twice. Their replies are small.
     let peak = Peak::begin();
-    let by_header = leave_unread((&server, &directory), CONNECTIONS, "/lapis/c/b", &[("authorization", &large_head)]).await;
-    let refused = by_header.iter().flat_map(|(_, unread)| unread).filter(|reply| reply.status() == 403).count();
+    let by_header =
+        leave_unread((&server, &directory), CONNECTIONS, "/lapis/c/b", &[("authorization", &large_head)])
+            .await;
+    let refused =
+        by_header.iter().flat_map(|(_, unread)| unread).filter(|reply| reply.status() == 403).count();
     assert_eq!(refused, CONNECTIONS * STREAMS);
     let by_path = leave_unread((&server, &directory), CONNECTIONS, &long_path, &[]).await;
     // The refusal of a wrong signature repeats the headers, and escapes them: 24 x 32 x 200,000 bytes are

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code)]
 
 mod append;
+mod attacks;
 mod batch;
 mod block;
 mod clock;

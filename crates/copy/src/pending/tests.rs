@@ -184,7 +184,11 @@ async fn one_account_leaves_pending_copies_to_others() {
     let begin = async |account: &str, n: u8| {
         let begun = async { Ok(()) };
         let space = target_space(SPACE, account);
-        targets.0.begin(&targets, space, [n; 16], (), &streamed, begun).await.map_err(|refusal| refusal.code())
+        targets
+            .0
+            .begin(&targets, space, [n; 16], (), &streamed, begun)
+            .await
+            .map_err(|refusal| refusal.code())
     };
     for n in 0..6 {
         assert_eq!(begin("lapis", n).await, Ok(()));

@@ -250,7 +250,7 @@ fn f3_the_holder_of_a_bound_signature_cannot_drop_or_move_its_bounds() {
     let document = dir.path().join("issuer.json");
     let options = ["--tls-self-signed", "--oidc-issuer", document.to_str().unwrap()];
     let server = Server::start_with(&data, &options, &[]);
-    let client = Client::new(&server, "blob", &data);
+    let client = OauthClient::new(&server, "blob", &data);
     let path = data.to_str().unwrap();
     succeed(&["account", "set", DEVELOPMENT_ACCOUNT, "--role", "me=blob:reader", "--data", path]);
     assert_eq!(client.call("PUT", &owned("/c?restype=container"), None, "").status, 201);
@@ -326,7 +326,7 @@ fn f2_f9_a_contributor_neither_protects_a_blob_nor_publishes_a_container() {
     let document = dir.path().join("issuer.json");
     let options = ["--tls-self-signed", "--oidc-issuer", document.to_str().unwrap()];
     let server = Server::start_with(&data, &options, &[]);
-    let client = Client::new(&server, "blob", &data);
+    let client = OauthClient::new(&server, "blob", &data);
     let path = data.to_str().unwrap();
     for setting in [["--role", "me=blob:contributor"], ["--version-immutability", "on"]] {
         succeed(&["account", "set", DEVELOPMENT_ACCOUNT, setting[0], setting[1], "--data", path]);

@@ -210,7 +210,7 @@ async fn a_source_that_trickles_ends_a_request_that_waits_for_it() {
     let before = Instant::now();
     let mut body = streamed.body(0..LENGTH as u64);
     let error = loop {
-        match poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+        match std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
             Some(Ok(_)) => {}
             ended => break ended.expect("the source takes longer").unwrap_err(),
         }

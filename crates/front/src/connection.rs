@@ -22,6 +22,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -127,16 +128,27 @@ pub(crate) async fn serve<H: Handler>(
         return;
     }
     let EndpointBounds { limits, lingering_connections, reply_memory } = bounds;
-    if tls.is_some() && speaks_plain_http(&socket, &limits, stage.clone()).await {
-        tracing::debug!(%peer, "refused plain HTTP on a TLS port");
-        return refuse_plain_http(socket).await;
+    // The first byte and the handshake share the time for the head of a request.
+    let deadline = Instant::now() + limits.head_time;
+    if tls.is_some() {
+        match first_byte(&socket, deadline, stage.clone()).await {
+            Some(byte) if byte.is_ascii_alphabetic() => {
+                tracing::debug!(%peer, "refused plain HTTP on a TLS port");
+                return refuse_plain_http(socket).await;
+            }
+            Some(_) => {}
+            None => {
+                tracing::debug!(%peer, "TLS handshake did not begin");
+                return;
+            }
+        }
     }
     let activity = Arc::new(Activity::default());
     let origin = Origin { peer, secure: tls.is_some(), activity: Arc::clone(&activity) };
     let socket = MonitoredSocket::new(socket, activity, Arc::clone(&limits), lingering_connections);
     match tls {
         None => serve_http1(TokioIo::new(socket), origin, limits, handler, stage).await,
-        Some(tls) => match accept_tls(socket, &tls, &limits, stage.clone()).await {
+        Some(tls) => match accept_tls(socket, &tls, deadline, stage.clone()).await {
             Some(Ok(stream)) => {
                 let h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
                 let io = TokioIo::new(stream);
@@ -161,15 +173,15 @@ const PLAIN_HTTP: &str = "This port speaks HTTPS only. Use https:// in the URL, 
 const REFUSED_TIME: Duration = Duration::from_secs(2);
 const REFUSED_BYTES: u64 = 64 << 10;
 
-/// Returns whether the client of a TLS port begins with a letter, as HTTP does. TLS begins with the number
-/// 22.
-async fn speaks_plain_http(socket: &TcpStream, limits: &Limits, mut stage: watch::Receiver<Stage>) -> bool {
+/// Returns the first byte that the client sends, which stays in the socket: a letter if the client speaks
+/// HTTP, 22 if it speaks TLS. Returns `None` if the client closes or is too slow, or the server stops.
+async fn first_byte(socket: &TcpStream, deadline: Instant, mut stage: watch::Receiver<Stage>) -> Option<u8> {
     let mut first = [0];
     tokio::select! {
-        seen = tokio::time::timeout(limits.head_time, socket.peek(&mut first)) => {
-            matches!(seen, Ok(Ok(1))) && first[0].is_ascii_alphabetic()
+        seen = tokio::time::timeout_at(deadline, socket.peek(&mut first)) => {
+            matches!(seen, Ok(Ok(1))).then_some(first[0])
         }
-        _ = stage.wait_for(|stage| *stage != Stage::Open) => false,
+        _ = stage.wait_for(|stage| *stage != Stage::Open) => None,
     }
 }
 
@@ -193,11 +205,11 @@ async fn refuse_plain_http(mut socket: TcpStream) {
 async fn accept_tls(
     socket: MonitoredSocket<TcpStream>,
     tls: &TlsAcceptor,
-    limits: &Limits,
+    deadline: Instant,
     mut stage: watch::Receiver<Stage>,
 ) -> Option<std::io::Result<TlsStream<MonitoredSocket<TcpStream>>>> {
     tokio::select! {
-        accepted = tokio::time::timeout(limits.head_time, tls.accept(socket)) => accepted.ok(),
+        accepted = tokio::time::timeout_at(deadline, tls.accept(socket)) => accepted.ok(),
         _ = stage.wait_for(|stage| *stage != Stage::Open) => None,
     }
 }

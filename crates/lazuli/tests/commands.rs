@@ -87,7 +87,7 @@ fn signature_of_each_kind_admits_what_it_names_and_nothing_else() {
     assert_eq!(status("GET", &list(&url(&["container", "photos", "--https-only"])), "", b""), 403);
     for (arguments, code, expected) in [
         (&["container", "photos", "--account", "stranger"][..], 1, "there is: devstoreaccount1"),
-        (&["container", "photos", "--permissions", "fly"], 2, "delete-version (x)"),
+        (&["container", "photos", "--permissions", "writ"], 2, "delete-version (x)"),
         (&["container", "photos", "--expiry", "soon"], 2, "30m, 12h or 7d"),
         (&["container", "photos", "--key", "2"], 1, "no key 2"),
         (&["blob", "photos"], 2, "CONTAINER/BLOB"),

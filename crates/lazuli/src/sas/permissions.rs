@@ -60,6 +60,15 @@ pub(super) const fn readable(resource: SasResource) -> &'static str {
     }
 }
 
+/// Returns whether the item consists of letters. The beginning of a word does not: it is more likely a typing
+/// error, and must not grant other permissions.
+fn is_letters(known: &[Word], item: &str) -> bool {
+    let is_beginning = item.len() > 2 && known.iter().any(|(word, _)| word.starts_with(item));
+    let is_known = |c: char| known.iter().any(|(_, letter)| *letter == c);
+    let is_new = |(at, c): (usize, char)| !item[..at].contains(c);
+    !is_beginning && item.chars().all(is_known) && item.char_indices().all(is_new)
+}
+
 /// Parses permissions: words separated by commas or spaces, letters, or `all`. Returns the letters in the
 /// order that a signature needs.
 pub(super) fn parse(resource: SasResource, text: &str) -> Result<String, String> {
@@ -71,7 +80,7 @@ pub(super) fn parse(resource: SasResource, text: &str) -> Result<String, String>
             chosen.extend(known.iter().map(|(_, letter)| *letter));
         } else if let Some((_, letter)) = word {
             chosen.push(*letter);
-        } else if item.chars().all(|c| known.iter().any(|(_, letter)| *letter == c)) {
+        } else if is_letters(known, item) {
             chosen.extend(item.chars());
         } else {
             let words: Vec<_> = known.iter().map(|(word, letter)| format!("{word} ({letter})")).collect();
@@ -106,6 +115,10 @@ mod tests {
             (Share, "rwdl,create", Some("rcwdl")),
             (Account, "all", Some("rwdxylacuptfi")),
             (File, "process", None),
+            (Container, "delet", None),
+            (Container, "writ", None),
+            (Container, "rr", None),
+            (Container, "dl,e", Some("dle")),
             (Queue, "x", None),
             (Container, "", None),
             (Container, ",", None),

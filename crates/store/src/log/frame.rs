@@ -18,6 +18,8 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
+use super::range_crc::RangeCrc;
+
 /// Length of the header page, in bytes.
 pub(crate) const HEADER_BYTES: usize = 4096;
 /// Length of a frame's header, in bytes.
@@ -121,15 +123,14 @@ pub(crate) struct Frame<'a> {
 /// Decodes the frame at `at`. Returns `None` if there is no complete one.
 pub(crate) fn read_frame(segment: &[u8], identity: Identity, at: usize) -> Option<Frame<'_>> {
     let header = segment.get(at..at + FRAME_HEADER_BYTES)?;
+    let frame = unverified_frame(segment, identity, at)?;
+    (u32_at(header, 28) == crc(identity, &header[..28], frame.payload)).then_some(frame)
+}
+
+/// Decodes what may be the frame at `at`, without comparing its checksum.
+fn unverified_frame(segment: &[u8], identity: Identity, at: usize) -> Option<Frame<'_>> {
+    let header = segment.get(at..at + FRAME_HEADER_BYTES)?;
     if u32_at(header, 0) != FRAME_MAGIC || u64_at(header, 8) != identity.segment {
-        return None;
-    }
-    let length = u32_at(header, 4) as usize;
-    let start = at + FRAME_HEADER_BYTES;
-    let payload = segment.get(start..start.checked_add(length)?)?;
-    let next = at + frame_bytes(length);
-    let is_padded = segment.get(start + length..next)?.iter().all(|byte| *byte == 0);
-    if u32_at(header, 28) != crc(identity, &header[..28], payload) || !is_padded {
         return None;
     }
     let kind = match u32_at(header, 24) {
@@ -138,7 +139,12 @@ pub(crate) fn read_frame(segment: &[u8], identity: Identity, at: usize) -> Optio
         3 => FrameKind::End,
         _ => return None,
     };
-    Some(Frame { number: u64_at(header, 16), kind, payload, next })
+    let length = u32_at(header, 4) as usize;
+    let start = at + FRAME_HEADER_BYTES;
+    let payload = segment.get(start..start.checked_add(length)?)?;
+    let next = at + frame_bytes(length);
+    let is_padded = segment.get(start + length..next)?.iter().all(|byte| *byte == 0);
+    is_padded.then_some(Frame { number: u64_at(header, 16), kind, payload, next })
 }
 
 /// The end of the frames of a segment.
@@ -187,9 +193,38 @@ pub(crate) fn walk<'a>(
 
 /// Returns whether there is a valid frame at `from` or later.
 fn has_valid_frame(segment: &[u8], identity: Identity, from: usize) -> bool {
+    let mut finder = FrameFinder::new(segment, identity);
     (from..segment.len().saturating_sub(FRAME_HEADER_BYTES - 1))
         .step_by(ALIGN)
-        .any(|at| u32_at(segment, at) == FRAME_MAGIC && read_frame(segment, identity, at).is_some())
+        .any(|at| finder.frame_at(at).is_some())
+}
+
+/// Finds frames at unknown offsets in a segment.
+///
+/// Clients choose what is in payloads, and old payloads are in the rest of a reused segment. So a million
+/// offsets may look like headers of long frames. Computing the checksum of each from all of its bytes would
+/// make a start take up to an hour.
+pub(crate) struct FrameFinder<'a> {
+    segment: &'a [u8],
+    identity: Identity,
+    /// Made for the first offset that looks like a header.
+    range_crc: Option<RangeCrc<'a>>,
+}
+
+impl<'a> FrameFinder<'a> {
+    pub(crate) fn new(segment: &'a [u8], identity: Identity) -> Self {
+        Self { segment, identity, range_crc: None }
+    }
+
+    /// Returns the frame at `at`, as [`read_frame`] does.
+    pub(crate) fn frame_at(&mut self, at: usize) -> Option<Frame<'a>> {
+        let frame = unverified_frame(self.segment, self.identity, at)?;
+        let range_crc = self.range_crc.get_or_insert_with(|| RangeCrc::new(self.segment));
+        let (header, start) = (&self.segment[at..at + FRAME_HEADER_BYTES], at + FRAME_HEADER_BYTES);
+        let before_payload = crc(self.identity, &header[..28], &[]);
+        let crc = range_crc.append(before_payload, start..start + frame.payload.len());
+        (u32_at(header, 28) == crc).then_some(frame)
+    }
 }
 
 fn crc(identity: Identity, header: &[u8], payload: &[u8]) -> u32 {
@@ -306,6 +341,54 @@ mod tests {
         let at = starts[1] + FRAME_HEADER_BYTES;
         bytes[at..at + 64].copy_from_slice(&torn[FRAME_HEADER_BYTES..]);
         assert_eq!(walk_all(&bytes), (vec![b"kept".to_vec()], 1, Tail::Open(starts[1])));
+    }
+
+    /// Returns bytes that look like headers of frames with the longest payloads that fit.
+    fn imitated_headers(bytes: usize) -> Vec<u8> {
+        let mut payload = vec![];
+        while payload.len() < bytes {
+            let length = (bytes - payload.len()).saturating_sub(FRAME_HEADER_BYTES) as u32 & !7;
+            payload.extend_from_slice(&FRAME_MAGIC.to_le_bytes());
+            payload.extend_from_slice(&length.to_le_bytes());
+            payload.extend_from_slice(&IDENTITY.segment.to_le_bytes());
+            payload.extend_from_slice(&1u64.to_le_bytes());
+            payload.extend_from_slice(&(FrameKind::Group as u32).to_le_bytes());
+            payload.extend_from_slice(&7u32.to_le_bytes());
+        }
+        payload
+    }
+
+    #[test]
+    fn finder_finds_the_frames_that_are_read_at_each_offset() {
+        let frames = [
+            frame(0, FrameKind::Group, &imitated_headers(2000)),
+            frame(1, FrameKind::Group, b"three"),
+            frame(2, FrameKind::Group, &[7; 3001]),
+            frame(3, FrameKind::End, b""),
+        ];
+        let (bytes, starts) = segment(&frames);
+        let mut finder = FrameFinder::new(&bytes, IDENTITY);
+        let mut found = vec![];
+        for at in (0..bytes.len()).step_by(ALIGN) {
+            let frame = finder.frame_at(at);
+            assert_eq!(frame, read_frame(&bytes, IDENTITY, at), "byte {at}");
+            found.extend(frame.map(|_| at));
+        }
+        assert_eq!(found, starts);
+    }
+
+    #[test]
+    fn payload_that_imitates_headers_does_not_make_the_search_quadratic() {
+        const BYTES: usize = 1 << 20;
+        let headers = BYTES / FRAME_HEADER_BYTES;
+        let mut bytes = segment_header(IDENTITY);
+        bytes.extend(imitated_headers(BYTES));
+        let mut finder = FrameFinder::new(&bytes, IDENTITY);
+        assert!((0..bytes.len()).step_by(ALIGN).all(|at| finder.frame_at(at).is_none()));
+        let read = finder.range_crc.unwrap().read_bytes();
+        assert!(read > headers, "the headers are taken for such");
+        assert!(read < bytes.len() + headers * 2048, "{read} bytes for {headers} headers");
+        assert_eq!(walk_all(&bytes).2, Tail::Open(HEADER_BYTES));
     }
 
     #[test]

@@ -24,6 +24,7 @@
 mod copy;
 mod direct;
 mod frame;
+mod range_crc;
 mod salvage;
 mod segments;
 

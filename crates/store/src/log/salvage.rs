@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::frame::{self, FrameKind, SegmentHeader, Tail};
+use super::frame::{self, FrameFinder, FrameKind, SegmentHeader, Tail};
 use super::{list, path};
 
 /// A part of the log that cannot be read.
@@ -41,8 +41,9 @@ pub(crate) fn salvage(dir: &Path, mut replay: impl FnMut(&[u8])) -> io::Result<V
         };
         report(format!("a durable frame at byte {at} is not readable"));
         // Frames after the damage are valid on their own.
+        let mut finder = FrameFinder::new(&bytes, identity);
         while at < bytes.len() {
-            at = match frame::read_frame(&bytes, identity, at) {
+            at = match finder.frame_at(at) {
                 Some(found) => {
                     if found.kind == FrameKind::Group {
                         replay(found.payload);

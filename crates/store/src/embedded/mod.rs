@@ -12,6 +12,7 @@
 mod all_rows;
 mod attempts;
 pub mod backup;
+mod block_cache;
 mod committer;
 mod damaged_tables;
 mod failures;

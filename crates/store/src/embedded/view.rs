@@ -12,8 +12,10 @@
 //!   memtable, but flushes the old one only after the committer has switched to the view with the new one.
 //!
 //! Freeing a memtable or unlinking a table takes milliseconds. So replaced views are kept until no reader
-//! uses them, and a background thread frees them.
+//! uses them, and a background thread frees them. Then it also evicts the blocks of tables that no view has
+//! any more from the cache.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,9 +23,11 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use lsm_tree::table::filter::standard_bloom::Builder as Filter;
 use lsm_tree::{
-    AbstractTree, AnyTree, InternalValue, Memtable, MemtableId, SeqNo, Tree, UserValue, ValueType,
+    AbstractTree, AnyTree, InternalValue, Memtable, MemtableId, SeqNo, Table, Tree, UserValue, ValueType,
 };
 use parking_lot::Mutex;
+
+use super::block_cache::BlockEvictor;
 
 /// Iterates over entries in the order of their keys.
 pub(crate) type Entries = Box<dyn Iterator<Item = lsm_tree::Result<InternalValue>> + Send>;
@@ -39,7 +43,9 @@ pub(crate) struct View {
     sealed: Vec<Arc<Memtable>>,
     /// Runs in the tree's first level.
     pub(crate) level0_runs: usize,
+    /// The number of the tree's list of tables. Later views have the same or a higher one.
     version: u64,
+    tables: Vec<Table>,
     find_in_tables: Box<Find>,
     scan: Box<Scan>,
 }
@@ -55,6 +61,7 @@ impl View {
             sealed,
             level0_runs: version.level(0).map_or(0, |level| level.run_count()),
             version: version.id(),
+            tables: version.iter_tables().cloned().collect(),
             find_in_tables: Box::new(move |key, seqno| {
                 let hash = Filter::get_hash(key);
                 for table in runs.iter().filter_map(|run| run.get_for_key(key)) {
@@ -114,12 +121,22 @@ impl View {
     pub(crate) fn sealed_count(&self) -> usize {
         self.sealed.len()
     }
+
+    /// Returns the tables that a later view does not have.
+    fn tables_missing_in(&self, later: &Self) -> Vec<Table> {
+        if later.version == self.version {
+            return vec![];
+        }
+        let kept: HashSet<_> = later.tables.iter().map(Table::id).collect();
+        self.tables.iter().filter(|table| !kept.contains(&table.id())).cloned().collect()
+    }
 }
 
 /// The newest view of a tree, and replaced views that readers may still use.
 pub(crate) struct Views {
     current: ArcSwap<View>,
-    /// Only background threads lock this. The tree's lock is acquired while it is held.
+    evictor: BlockEvictor,
+    /// Only background threads and metrics lock this. The tree's lock is acquired while it is held.
     state: Mutex<ViewsState>,
 }
 
@@ -127,6 +144,9 @@ struct ViewsState {
     /// Memtables that are not flushed yet, newest first.
     sealed: Vec<Arc<Memtable>>,
     replaced: Vec<Arc<View>>,
+    /// Tables that compaction has replaced, each with the version of the first view without it. Their blocks
+    /// are evicted when no earlier view is left.
+    replaced_tables: Vec<(u64, Table)>,
 }
 
 impl Views {
@@ -134,13 +154,21 @@ impl Views {
     pub(crate) fn new(tree: &AnyTree, sealed: Vec<Arc<Memtable>>) -> Self {
         Self {
             current: ArcSwap::from_pointee(View::capture(tree, sealed.clone())),
-            state: Mutex::new(ViewsState { sealed, replaced: vec![] }),
+            evictor: BlockEvictor::new(tree),
+            state: Mutex::new(ViewsState { sealed, replaced: vec![], replaced_tables: vec![] }),
         }
     }
 
     /// Returns the newest view.
     pub(crate) fn current(&self) -> Arc<View> {
         self.current.load_full()
+    }
+
+    /// Returns the number of replaced views that readers may still use, and of replaced tables whose blocks
+    /// are still in the cache. Waits while a view is replaced.
+    pub(crate) fn replaced(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.replaced.len(), state.replaced_tables.len())
     }
 
     /// Seals the active memtable unless it is empty. The committer may add rows to it until it has switched
@@ -172,19 +200,29 @@ impl Views {
 
     fn replace(&self, tree: &AnyTree, state: &mut ViewsState) {
         let next = Arc::new(View::capture(tree, state.sealed.clone()));
-        state.replaced.push(self.current.swap(next));
+        let replaced = self.current.swap(next.clone());
+        let tables = replaced.tables_missing_in(&next).into_iter();
+        state.replaced_tables.extend(tables.map(|table| (next.version, table)));
+        state.replaced.push(replaced);
     }
 
-    /// Frees replaced views without readers. Returns whether some are still in use.
+    /// Frees replaced views without readers, and evicts the blocks of tables that only they had. Returns
+    /// whether some are still in use.
     pub(crate) fn free_unused(&self) -> bool {
         let mut state = self.state.lock();
         // A replaced view can only be reached through a snapshot that already holds it.
         let is_unused = |view: &mut Arc<View>| Arc::strong_count(view) == 1;
         let unused: Vec<_> = state.replaced.extract_if(.., is_unused).collect();
-        let is_used = !state.replaced.is_empty();
+        let oldest = state.replaced.iter().map(|view| view.version).min();
+        let has_no_view = |(version, _): &mut (u64, Table)| oldest.is_none_or(|oldest| oldest >= *version);
+        let tables: Vec<_> = state.replaced_tables.extract_if(.., has_no_view).collect();
         drop(state);
         drop(unused);
-        is_used
+        // Evict the blocks while the tables' files are still there.
+        for (_, table) in tables {
+            self.evictor.evict(&table);
+        }
+        oldest.is_some()
     }
 }
 
@@ -264,6 +302,39 @@ mod tests {
         assert_eq!((rows(&second, late), rows(&last, test.seqno.get())), (after.clone(), after));
         assert_eq!(second.get(b"b", late).unwrap(), None);
         assert_eq!((second.sealed_count(), last.sealed_count()), (1, 0));
+    }
+
+    /// Reads all rows of a view, so that their blocks are cached. Returns the bytes in the cache.
+    fn cached_after_reading(test: &TestTree, view: &View) -> u64 {
+        rows(view, test.seqno.get());
+        test.tree.tree_config().cache.size()
+    }
+
+    #[test]
+    fn blocks_of_replaced_tables_leave_the_cache_when_the_last_view_with_them_is_freed() {
+        let test = TestTree::new();
+        for key in ["a", "b", "c"] {
+            test.put(&test.views.current(), key, Some("1"));
+            test.views.rotate(&test.tree);
+            test.flush(test.seqno.get());
+        }
+        let reader = test.views.current();
+        let before = cached_after_reading(&test, &reader);
+        assert!(before > 0);
+        test.tree.major_compact(64 << 20, test.seqno.get()).unwrap();
+        test.views.capture_compacted(&test.tree);
+        assert!(test.views.free_unused(), "the reader's view is in use");
+        let cache = &test.tree.tree_config().cache;
+        assert_eq!(cache.size(), before, "the reader may read them again");
+        drop(reader);
+        assert!(!test.views.free_unused());
+        assert_eq!(cache.size(), 0, "the new table has not been read yet");
+        assert!(cached_after_reading(&test, &test.views.current()) > 0);
+        test.put(&test.views.current(), "d", Some("1"));
+        test.views.rotate(&test.tree);
+        test.flush(test.seqno.get());
+        test.views.free_unused();
+        assert!(cache.size() > 0, "the table is in the newest view");
     }
 
     #[test]

@@ -246,6 +246,11 @@ impl AccountDirectory {
         self.shared.gate.waiting()
     }
 
+    /// Returns the number of accounts that are being restored.
+    pub fn reserved(&self) -> usize {
+        self.shared.reserved.lock().len()
+    }
+
     /// Returns the number of accounts.
     pub fn len(&self) -> usize {
         self.shared.accounts.read().len()

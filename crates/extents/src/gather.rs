@@ -16,7 +16,7 @@ const HEADER: usize = header_bytes(CAPACITY as u32);
 /// Size of an aligned buffer in bytes: a frame with a payload of [`CAPACITY`] fits.
 pub(crate) const BUFFER_BYTES: usize = CAPACITY + BLOCK as usize;
 /// Maximum number of idle buffers of each kind, and of huge pages in total.
-const MAX_IDLE: usize = 8;
+pub(crate) const MAX_IDLE: usize = 8;
 /// Size that the kernel can back with one huge page instead of 512 pages. Direct writes from a huge page take
 /// half the time: the disk sees one contiguous range instead of hundreds.
 const HUGE_PAGE: usize = 2 << 20;
@@ -40,6 +40,12 @@ impl BufferPool {
         let mut memory = self.huge().map_or_else(|| Memory::Plain(self.plain()), Memory::Huge);
         let aligned = memory.bytes().as_ptr().align_offset(memory.alignment());
         AlignedBuffer { aligned, memory, pool: self.clone() }
+    }
+
+    /// Returns the number of huge pages, idle or in use, and of idle buffers of ordinary memory.
+    pub(crate) fn buffers(&self) -> (usize, usize) {
+        let idle = self.0.lock();
+        (idle.huge_pages, idle.plain.len())
     }
 
     /// Returns a huge page, if one is idle or may still be created.

@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lazuli_metrics::StructureSize;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
@@ -174,6 +175,22 @@ impl LocalExtents {
     /// Returns how many reads of this process found damage.
     pub fn damaged_reads(&self) -> u64 {
         read::DAMAGED_READS.load(Ordering::Relaxed)
+    }
+
+    /// Returns the sizes of the engine's structures in memory.
+    pub fn structures(&self) -> Vec<StructureSize> {
+        let shared = &self.0;
+        let (held, writers) = shared.pins.counts();
+        let (huge_pages, idle_buffers) = shared.buffer_pool.buffers();
+        vec![
+            StructureSize::derived("content_holds", held),
+            StructureSize::derived("content_writers", writers),
+            StructureSize::derived("segments", shared.directory.totals().0 as usize),
+            StructureSize::limited("open_segments", shared.directory.open_files(), directory::MAX_OPEN),
+            StructureSize::derived("unsynced_segments", shared.sync.dirty_segments()),
+            StructureSize::limited("huge_pages", huge_pages, gather::MAX_IDLE),
+            StructureSize::limited("idle_buffers", idle_buffers, gather::MAX_IDLE),
+        ]
     }
 
     fn open_as(data: &Path, options: Options, mode: Mode) -> Result<Self, OpenError> {

@@ -91,6 +91,12 @@ impl Pins {
         writers.iter().flat_map(|appended| appended.lock().clone()).collect()
     }
 
+    /// Returns the number of pins and holds, and that of writers.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.unresolved.len() + state.held.len(), state.writers.len())
+    }
+
     /// Begins to record holds for a sweep, starting with the current ones. Fails if another sweep is running.
     pub(crate) fn record_holds(self: &Arc<Self>) -> Result<HoldRecorder, Error> {
         let mut state = self.state.lock();

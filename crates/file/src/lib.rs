@@ -133,6 +133,11 @@ impl FileService {
         self.rows.waiting() + self.shares.waiting()
     }
 
+    /// Returns the number of spaces that are being filled before they have a name.
+    pub fn incoming_spaces(&self) -> usize {
+        self.shares.incoming_spaces()
+    }
+
     /// Returns whether [`FileService::sweep`] may find garbage.
     pub fn sweep_due(&self) -> bool {
         self.shares.sweep_due() || self.snapshot_garbage.is_due(self.store.now())

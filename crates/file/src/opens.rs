@@ -171,6 +171,16 @@ impl OpenTable {
         self.locks.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of files in the table.
+    pub fn files(&self) -> usize {
+        self.known.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of directories that are being moved.
+    pub fn moves(&self) -> usize {
+        self.directory_moves().len()
+    }
+
     /// Returns whether the table is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.known.load(Ordering::SeqCst) == 0

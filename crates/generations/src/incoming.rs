@@ -22,6 +22,10 @@ use crate::{GarbageWatch, Generation, Generations, ReconcileReason, keys};
 pub(crate) struct IncomingSpaces(Mutex<HashSet<SpaceId>>);
 
 impl IncomingSpaces {
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
     pub(crate) fn contains(&self, space: SpaceId) -> bool {
         self.0.lock().contains(&space)
     }

@@ -129,6 +129,11 @@ impl<G: Generation> Generations<G> {
         self.rows.waiting()
     }
 
+    /// Returns the number of spaces that are being filled before they have a name.
+    pub fn incoming_spaces(&self) -> usize {
+        self.incoming.len()
+    }
+
     /// Returns whether [`Generations::sweep`] may find garbage. Always true when the server starts.
     pub fn sweep_due(&self) -> bool {
         self.garbage.is_due(self.store.now())

@@ -13,7 +13,7 @@ use lazuli_account::AccountDirectory;
 use lazuli_content::sweep::ContentSweeper;
 use lazuli_extents::Extents;
 use lazuli_front::Readiness;
-use lazuli_metrics::Text;
+use lazuli_metrics::{StructureSize, Text};
 use lazuli_store::{SteadyClock, Store, Trust};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -55,6 +55,9 @@ pub(crate) trait Engine: Send + Sync {
 
     /// Returns the memory in use in bytes, by purpose.
     fn memory(&self) -> Vec<(&'static str, u64)>;
+
+    /// Returns the sizes of the engine's structures in memory. May block.
+    fn structures(&self) -> Vec<StructureSize>;
 
     /// Adds metrics that only this engine has. May block.
     fn render(&self, text: &mut Text);

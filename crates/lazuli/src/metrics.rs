@@ -11,7 +11,7 @@ use lazuli_extents::Extents;
 use lazuli_file::FileService;
 use lazuli_front::Metrics;
 use lazuli_metrics::MetricKind::{Counter, Gauge, Histogram};
-use lazuli_metrics::Text;
+use lazuli_metrics::{StructureSize, Text};
 use lazuli_queue::QueueService;
 use lazuli_smb::SmbServer;
 use lazuli_store::{SteadyClock, Store};
@@ -57,6 +57,7 @@ impl Sources {
         self.chores(&mut text);
         self.memory(&mut text);
         self.sizes(&mut text);
+        self.structures(&mut text);
         self.smb(&mut text);
         self.front.render() + &text.finish()
     }
@@ -162,6 +163,47 @@ impl Sources {
         text.one("lazuli_queue_expiry_watched", Gauge, help, self.queue.watched_queues());
         let help = "Shares whose quota and usage are remembered.";
         text.one("lazuli_share_usages", Gauge, help, self.file.share_usages());
+    }
+
+    /// Sizes of the structures that live as long as the process and have no metric with a name of its own.
+    fn structures(&self, text: &mut Text) {
+        let (limited, derived) = (StructureSize::limited, StructureSize::derived);
+        let incoming_spaces = self.blob.incoming_spaces()
+            + self.queue.incoming_spaces()
+            + self.table.incoming_spaces()
+            + self.file.incoming_spaces();
+        let mut structures = self.engine.structures();
+        structures.extend([
+            limited(
+                "dropped_block_partitions",
+                self.blob.partitions_with_dropped_blocks(),
+                BlobService::MAX_PARTITIONS_WITH_DROPPED_BLOCKS,
+            ),
+            derived("incoming_spaces", incoming_spaces),
+            derived("reserved_accounts", self.accounts.reserved()),
+            derived("open_files", self.file.opens().files()),
+            derived("directory_moves", self.file.opens().moves()),
+        ]);
+        if let Some(figures) = self.smb.as_ref().map(SmbServer::figures) {
+            structures.extend([
+                derived("smb_watches", figures.watches),
+                derived("smb_peers", figures.peers),
+                derived("smb_ending_sessions", figures.ending_sessions),
+            ]);
+        }
+        let labels = |size: &StructureSize| format!("structure=\"{}\"", size.structure);
+        let name = "lazuli_structure_entries";
+        text.family(name, Gauge, "Entries of structures in memory.");
+        for size in &structures {
+            text.series(name, &labels(size), size.entries);
+        }
+        let name = "lazuli_structure_limit";
+        text.family(name, Gauge, "Maximum number of entries, where it is a constant.");
+        for size in &structures {
+            if let Some(limit) = size.limit {
+                text.series(name, &labels(size), limit);
+            }
+        }
     }
 
     fn smb(&self, text: &mut Text) {

@@ -127,6 +127,33 @@ const WHAT: &[&str] = &[
     "retained",
 ];
 
+/// Values of the label `structure`, with the limit if it is a constant.
+const STRUCTURES: &[(&str, Option<f64>)] = &[
+    ("space_headers", Some(4096.0)),
+    ("published_space_headers", Some(1024.0)),
+    ("recent_changes", Some(65_536.0)),
+    ("tombstones", Some(65_536.0)),
+    ("engine_snapshots", None),
+    ("replaced_views", None),
+    ("replaced_tables", None),
+    ("ended_log_segments", None),
+    ("content_holds", None),
+    ("content_writers", None),
+    ("segments", None),
+    ("open_segments", Some(256.0)),
+    ("unsynced_segments", None),
+    ("huge_pages", Some(8.0)),
+    ("idle_buffers", Some(8.0)),
+    ("dropped_block_partitions", Some(4096.0)),
+    ("incoming_spaces", None),
+    ("reserved_accounts", None),
+    ("open_files", None),
+    ("directory_moves", None),
+    ("smb_watches", None),
+    ("smb_peers", None),
+    ("smb_ending_sessions", None),
+];
+
 /// Parses the series with their values, and the families that have HELP and TYPE.
 fn parse(text: &str) -> (BTreeMap<String, f64>, BTreeSet<String>) {
     let (mut series, mut help, mut types) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
@@ -165,6 +192,7 @@ fn is_bounded(label: &str, value: &str) -> bool {
         "what" => WHAT.contains(&value),
         "chore" => CHORES.contains(&value),
         "version" => value == "0.1.0",
+        "structure" => STRUCTURES.iter().any(|(structure, _)| *structure == value),
         _ => false,
     }
 }
@@ -204,6 +232,27 @@ fn every_series_has_help_and_labels_have_fixed_values() {
     ] {
         assert!(series[used] > 0.0, "{used}:\n{text}");
     }
+}
+
+#[test]
+fn every_structure_has_a_size_and_its_limit_and_both_are_in_the_book() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    assert_eq!(server.call(ServiceKind::Queue, "PUT", "/some-name", "").status, 201);
+    let (series, _) = parse(&server.console("/metrics").1);
+    let book = include_str!("../../../docs/monitoring.md");
+    for (structure, limit) in STRUCTURES {
+        let size = series[&format!("lazuli_structure_entries{{structure=\"{structure}\"}}")];
+        let shown = series.get(&format!("lazuli_structure_limit{{structure=\"{structure}\"}}")).copied();
+        assert_eq!(shown, *limit, "{structure}");
+        assert!(limit.is_none_or(|limit| size <= limit), "{structure}: {size}");
+        assert!(book.contains(&format!("| `{structure}` |")), "docs/monitoring.md lacks {structure}");
+    }
+    for used in ["space_headers", "recent_changes", "engine_snapshots"] {
+        assert!(series[&format!("lazuli_structure_entries{{structure=\"{used}\"}}")] > 0.0, "{used}");
+    }
+    let shown = series.keys().filter(|name| name.starts_with("lazuli_structure_entries"));
+    assert_eq!(shown.count(), STRUCTURES.len(), "a structure is missing in this test");
 }
 
 #[test]

@@ -15,6 +15,29 @@ pub const TIME_BUCKETS_MICROS: &[u64] = &[
 /// Upper bounds for the number of items in a group.
 pub const COUNT_BUCKETS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
+/// The size of a structure in memory that lives as long as the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StructureSize {
+    /// The structure: a value of the label `structure`.
+    pub structure: &'static str,
+    /// Number of entries.
+    pub entries: usize,
+    /// Maximum number of entries, or `None` if other limits bound them, such as that of requests in flight.
+    pub limit: Option<usize>,
+}
+
+impl StructureSize {
+    /// Makes the size of a structure with at most `limit` entries.
+    pub const fn limited(structure: &'static str, entries: usize, limit: usize) -> Self {
+        Self { structure, entries, limit: Some(limit) }
+    }
+
+    /// Makes the size of a structure whose entries other limits bound.
+    pub const fn derived(structure: &'static str, entries: usize) -> Self {
+        Self { structure, entries, limit: None }
+    }
+}
+
 /// Counts values in buckets with fixed upper bounds.
 #[derive(Debug)]
 pub struct Histogram {

@@ -46,6 +46,11 @@ impl Peers {
         Some(PeerShare { peers: self.clone(), peer, amount })
     }
 
+    /// Returns the number of peers that hold something.
+    pub fn count(&self) -> usize {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Returns the peer of an address; `None` if it has no limit.
     fn peer(&self, address: IpAddr) -> Option<IpAddr> {
         limited_peer(address, self.limit_loopback)

@@ -79,6 +79,11 @@ impl QueueService {
         self.rows.waiting() + self.queues.waiting()
     }
 
+    /// Returns the number of spaces that are being filled before they have a name.
+    pub fn incoming_spaces(&self) -> usize {
+        self.queues.incoming_spaces()
+    }
+
     /// Returns the number of candidates for the next gets, over all queues.
     pub fn candidates(&self) -> usize {
         self.candidates.total()

@@ -166,6 +166,11 @@ impl ChangeNotifier {
         Watch { notifier: self.clone(), state }
     }
 
+    /// Returns the number of watches.
+    pub(crate) fn watches(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
     /// Returns the bytes of events buffered for all handles.
     pub(crate) fn total_buffered_bytes(&self) -> usize {
         self.buffered_bytes.load(Ordering::Relaxed)

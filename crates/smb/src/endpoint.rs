@@ -48,6 +48,12 @@ pub struct Figures {
     pub pipes: usize,
     /// Bytes of buffered change notifications.
     pub kept_event_bytes: usize,
+    /// Handles that watch a directory.
+    pub watches: usize,
+    /// Peers with connections that count toward a limit.
+    pub peers: usize,
+    /// Sessions whose opens are being closed.
+    pub ending_sessions: usize,
 }
 
 /// The SMB endpoint. Clones share their state.
@@ -76,6 +82,9 @@ impl SmbServer {
             locks: server.files.opens().locks(),
             pipes: server.pipe_limit.used(),
             kept_event_bytes: server.notifier.total_buffered_bytes(),
+            watches: server.notifier.watches(),
+            peers: server.peers.count(),
+            ending_sessions: server.sessions.ending(),
         }
     }
 

@@ -86,6 +86,11 @@ impl Sessions {
         self.live.lock().values().cloned().collect()
     }
 
+    /// Returns the number of sessions that are ending.
+    pub(crate) fn ending(&self) -> usize {
+        self.ending.lock().len()
+    }
+
     /// Adds a session.
     pub(crate) fn add(&self, session: Arc<Session>) {
         self.live.lock().insert(session.id, session);

@@ -27,6 +27,11 @@ impl Tombstones {
         Self { limit, stamps: HashMap::new(), order: VecDeque::new(), floor }
     }
 
+    /// Returns the number of tombstones.
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
     /// Remembers that the commit with this stamp removed a row.
     pub(crate) fn insert(&mut self, key: &[u8], stamp: Stamp) {
         let hash = xxh3_64(key);

@@ -72,6 +72,11 @@ impl TableService {
         self.rows.waiting() + self.tables.waiting()
     }
 
+    /// Returns the number of spaces that are being filled before they have a name.
+    pub fn incoming_spaces(&self) -> usize {
+        self.tables.incoming_spaces()
+    }
+
     /// Returns whether [`TableService::sweep`] may find garbage.
     pub fn sweep_due(&self) -> bool {
         self.tables.sweep_due()

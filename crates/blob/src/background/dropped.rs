@@ -24,7 +24,7 @@ use crate::model::record::{self, Damage};
 /// Rows that one commit removes. A commit may change 256 rows.
 const STEP: usize = 250;
 /// Maximum number of recorded partitions. If there are more, the next expiry walk begins at once.
-const MAX_RECORDED: usize = 4096;
+const MAX_RECORDED: usize = BlobService::MAX_PARTITIONS_WITH_DROPPED_BLOCKS;
 
 /// The partitions with rows of dropped blocks.
 #[derive(Debug, Default)]
@@ -47,6 +47,11 @@ impl DroppedBlocks {
         } else {
             self.overflowed.store(true, Ordering::Release);
         }
+    }
+
+    /// Returns the number of recorded partitions.
+    pub(crate) fn recorded(&self) -> usize {
+        self.recorded.lock().len()
     }
 
     /// Returns whether a walk must search for partitions that could not be recorded.

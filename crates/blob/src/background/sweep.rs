@@ -20,6 +20,19 @@ impl BlobService {
         self.rows.waiting() + self.containers.waiting()
     }
 
+    /// Maximum number of recorded partitions with rows of dropped blocks.
+    pub const MAX_PARTITIONS_WITH_DROPPED_BLOCKS: usize = 4096;
+
+    /// Returns the number of recorded partitions with rows of dropped blocks.
+    pub fn partitions_with_dropped_blocks(&self) -> usize {
+        self.dropped.recorded()
+    }
+
+    /// Returns the number of spaces that are being filled before they have a name.
+    pub fn incoming_spaces(&self) -> usize {
+        self.containers.incoming_spaces()
+    }
+
     /// Returns whether [`BlobService::sweep_garbage`] may have work. Always true after a start.
     pub fn garbage_due(&self) -> bool {
         self.containers.sweep_due()

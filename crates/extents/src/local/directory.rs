@@ -16,7 +16,7 @@ use super::{Mode, OpenError};
 use crate::segment::{BLOCK, HeaderError, SegmentHeader};
 
 /// Maximum number of files that are kept open for reading.
-const MAX_OPEN: usize = 256;
+pub(super) const MAX_OPEN: usize = 256;
 /// Number of the highest segments that a crash can leave with preallocated space at the end. Older ones are
 /// trimmed: the one before the highest is trimmed when the highest begins.
 const MAX_UNTRIMMED: usize = 2;
@@ -123,6 +123,11 @@ impl Directory {
     /// Returns the highest segment that exists, or 0.
     pub(crate) fn highest(&self) -> u64 {
         self.table.lock().segments.last_key_value().map_or(0, |(id, _)| *id)
+    }
+
+    /// Returns the number of open files that are kept.
+    pub(crate) fn open_files(&self) -> usize {
+        self.table.lock().open.len()
     }
 
     /// Returns the number of segments and their bytes on disk.

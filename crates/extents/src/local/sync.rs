@@ -50,6 +50,11 @@ impl GroupSync {
         self.state.lock().dirty.entry(segment).or_insert_with(|| file.clone());
     }
 
+    /// Returns the number of segments with writes that no round has taken yet.
+    pub(crate) fn dirty_segments(&self) -> usize {
+        self.state.lock().dirty.len()
+    }
+
     /// Wakes all waiting callers with an error.
     pub(crate) fn stop(&self) {
         self.done.send_modify(|done| done.stopped = true);

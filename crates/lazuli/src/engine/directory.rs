@@ -8,7 +8,7 @@ use lazuli_content::sweep::ContentSweeper;
 use lazuli_extents::Extents;
 use lazuli_front::Readiness;
 use lazuli_metrics::MetricKind::{Counter, Gauge, Histogram};
-use lazuli_metrics::Text;
+use lazuli_metrics::{StructureSize, Text};
 use lazuli_store::embedded::Task;
 use lazuli_store::{Directory, SteadyClock, Store, Trust};
 use tokio::runtime::Handle;
@@ -84,6 +84,12 @@ impl Engine for DirectoryEngine {
             ("runs", figures.run_bytes as u64),
             ("pinned", figures.pinned_bytes as u64),
         ]
+    }
+
+    fn structures(&self) -> Vec<StructureSize> {
+        let mut structures = self.data.store.structures();
+        structures.extend(self.data.extents.structures());
+        structures
     }
 
     /// Asks the file system for free space and for the files of the log.

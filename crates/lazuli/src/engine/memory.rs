@@ -9,7 +9,7 @@ use lazuli_content::sweep::ContentSweeper;
 use lazuli_extents::{Extents, InMemoryExtents};
 use lazuli_front::Readiness;
 use lazuli_metrics::MetricKind::Gauge;
-use lazuli_metrics::Text;
+use lazuli_metrics::{StructureSize, Text};
 use lazuli_store::{InMemoryStore, SteadyClock, Store, Trust, available_memory};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -91,6 +91,10 @@ impl Engine for MemoryEngine {
 
     fn memory(&self) -> Vec<(&'static str, u64)> {
         vec![("rows", self.store.bytes()), ("content", self.extents.storage_use().allocated_bytes)]
+    }
+
+    fn structures(&self) -> Vec<StructureSize> {
+        vec![]
     }
 
     fn render(&self, text: &mut Text) {

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -34,8 +34,10 @@ use crate::{
 
 /// Number of row changes remembered, see [`RecentChanges`].
 const MIN_RECENT_CHANGES: usize = 1 << 15;
+/// Maximum number of row changes remembered.
+pub(super) const MAX_RECENT_CHANGES: usize = 2 * MIN_RECENT_CHANGES;
 /// Maximum number of space headers kept for readers.
-const MAX_HEADERS: usize = 1024;
+pub(super) const MAX_HEADERS: usize = 1024;
 /// Maximum time that a group waits to become as large as the previous one.
 const GATHER_TIME: Duration = Duration::from_micros(80);
 /// After this long without a job, the durability of the last frame is noted in the log.
@@ -72,6 +74,20 @@ struct KnownRows<'a> {
     before: &'a Preview,
     /// The rows that were read again from the tree.
     now: HashMap<Bytes, Option<Stored>>,
+}
+
+/// The sizes of the committer's own structures, for metrics.
+#[derive(Default)]
+pub(crate) struct CommitterSizes {
+    pub(super) recent_changes: AtomicUsize,
+    pub(super) tombstones: AtomicUsize,
+}
+
+impl CommitterSizes {
+    fn note(&self, recent_changes: usize, tombstones: usize) {
+        self.recent_changes.store(recent_changes, Ordering::Relaxed);
+        self.tombstones.store(tombstones, Ordering::Relaxed);
+    }
 }
 
 pub(crate) struct Committer {
@@ -118,6 +134,7 @@ impl Committer {
         while let Some(jobs) = self.next_group() {
             let backpressure = self.wait_for_flusher();
             self.commit_group(jobs, backpressure);
+            self.shared.committer_sizes.note(self.recent_changes.len(), self.tombstones.len());
             let is_old = self.memtable_since.elapsed() >= OLD_MEMTABLE;
             self.request_memtable(self.memtable_bytes / if is_old { OLD_MEMTABLE_FRACTION } else { 1 });
             if let Some(request) = self.log.segment_request() {
@@ -243,6 +260,10 @@ impl Committer {
                 accepted.check(true)?;
                 if self.header(group, *space)?.is_some_and(|h| h.open) {
                     return Err(CommitError::Gone);
+                }
+                // Whether the space was empty says nothing if it was open when it was read.
+                if *last && self.recent_changes.may_differ(&keys::header(*space), *read_at) {
+                    return Err(CommitError::Conflict);
                 }
                 // An earlier sweep whose caller was dropped may have removed some of these rows.
                 let present: Vec<_> = keys
@@ -522,11 +543,7 @@ impl Committer {
             self.view.insert(key, value, seqno);
         }
         if !group.headers.is_empty() {
-            let headers = Arc::make_mut(&mut self.headers);
-            if headers.len() >= MAX_HEADERS {
-                headers.clear();
-            }
-            headers.extend(group.headers);
+            add_headers(Arc::make_mut(&mut self.headers), group.headers);
         }
         self.counts = group.count_change.applied_to(self.counts);
         // Every operation below the counter is in the tree, because only this thread adds operations.
@@ -612,6 +629,15 @@ impl AcceptedWork {
     }
 }
 
+/// Adds the headers that a group used or changed. Forgets all others if there would be too many: what is
+/// missing is read from the tree.
+fn add_headers(headers: &mut Headers, used: Headers) {
+    if headers.len() + used.len() > MAX_HEADERS {
+        headers.clear();
+    }
+    headers.extend(used.into_iter().take(MAX_HEADERS));
+}
+
 /// Returns the part of the log's space that a group may use.
 fn lane(group: &Group, accepted: AcceptedWork) -> Lane {
     match accepted {
@@ -629,4 +655,48 @@ fn count(value: &[u8]) -> i64 {
 pub(super) fn unreadable(error: ReadError) -> CommitError {
     tracing::error!(%error, "a commit failed because a row could not be read");
     CommitError::Unreadable
+}
+
+#[cfg(test)]
+mod tests {
+    use lazuli_concurrency::SystemClock;
+
+    use super::*;
+    use crate::{Embedded, Options, Partition, Store};
+
+    fn headers(spaces: Range<u64>) -> Headers {
+        spaces.map(|space| (SpaceId(space), None)).collect()
+    }
+
+    #[test]
+    fn published_headers_are_bounded_and_the_newest_are_kept() {
+        let mut all = headers(0..1000);
+        add_headers(&mut all, headers(1000..1024));
+        assert_eq!(all.len(), MAX_HEADERS);
+        add_headers(&mut all, headers(2000..2010));
+        assert_eq!(all, headers(2000..2010));
+        add_headers(&mut all, headers(3000..5000));
+        assert_eq!(all.len(), MAX_HEADERS);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn header_stays_if_the_space_was_read_as_empty_while_it_was_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Embedded::open(dir.path(), Arc::new(SystemClock), Options::SMALL).unwrap();
+        let (space, open) = (SpaceId(7), SpaceHeader { epoch: 0, open: true });
+        store.set_space(space, None, open).await.unwrap();
+        let read_at = store.shared.snapshots.current().seqno;
+        let (stamp, mutations) = (store.stamp(), vec![Mutation::Put("a".into(), "1".into())]);
+        let commit =
+            Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+        store.commit(&Partition::new(space, "p"), commit).await.unwrap();
+        let closed = SpaceHeader { epoch: 1, open: false };
+        store.set_space(space, Some(open), closed).await.unwrap();
+        let sweep = Work::Sweep { space, keys: vec![], read_at, last: true };
+        assert_eq!(store.shared.queue.submit(sweep).await, Err(CommitError::Conflict));
+        assert_eq!(store.space(space).await.unwrap(), Some(closed));
+        let start = || (Bytes::new(), Bytes::new());
+        while store.sweep_space(space, start(), 10).await.unwrap().is_some() {}
+        assert_eq!(store.space(space).await.unwrap(), None, "the row is removed, then the header");
+    }
 }

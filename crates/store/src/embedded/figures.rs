@@ -4,12 +4,13 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lazuli_metrics::Histogram;
+use lazuli_metrics::{Histogram, StructureSize};
 use lsm_tree::AbstractTree;
 
-use super::Embedded;
 use super::rows::DAMAGED_READS;
+use super::{Embedded, committer, headers};
 use crate::log;
+use crate::tombstones::MAX_TOMBSTONES;
 
 /// The engine's state at one moment, as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,27 @@ impl Embedded {
             old_versions: shared.tree.version_free_list_len(),
             oldest_snapshot: shared.snapshots.oldest_age(),
         }
+    }
+
+    /// Returns the sizes of the engine's structures in memory. May wait while a list of tables is made
+    /// durable.
+    pub fn structures(&self) -> Vec<StructureSize> {
+        let shared = &self.shared;
+        let (views, tables) = shared.views.replaced();
+        let sizes = &shared.committer_sizes;
+        let recent_changes = sizes.recent_changes.load(Ordering::Relaxed);
+        let tombstones = sizes.tombstones.load(Ordering::Relaxed);
+        let published = shared.snapshots.current().headers.len();
+        vec![
+            StructureSize::limited("space_headers", shared.header_cache.len(), headers::MAX_ENTRIES),
+            StructureSize::limited("published_space_headers", published, committer::MAX_HEADERS),
+            StructureSize::limited("recent_changes", recent_changes, committer::MAX_RECENT_CHANGES),
+            StructureSize::limited("tombstones", tombstones, MAX_TOMBSTONES),
+            StructureSize::derived("engine_snapshots", shared.snapshots.tracked()),
+            StructureSize::derived("replaced_views", views),
+            StructureSize::derived("replaced_tables", tables),
+            StructureSize::derived("ended_log_segments", shared.flusher.ended_segments()),
+        ]
     }
 
     /// Returns the times of commits, from submission to the answer.

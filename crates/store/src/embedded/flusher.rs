@@ -141,6 +141,11 @@ impl Flusher {
         self.changed.notify_all();
     }
 
+    /// Returns the number of log segments before the current one.
+    pub(crate) fn ended_segments(&self) -> usize {
+        self.state.lock().segments.len()
+    }
+
     /// Finishes the requested work and ends both threads.
     pub(crate) fn close(&self) {
         self.state.lock().closing = true;

@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use crate::{SpaceHeader, SpaceId};
 
 /// Maximum number of entries.
-const MAX_ENTRIES: usize = 4096;
+pub(crate) const MAX_ENTRIES: usize = 4096;
 
 #[derive(Default)]
 pub(crate) struct HeaderCache {
@@ -33,6 +33,11 @@ impl HeaderCache {
         let (header, read_at) = *self.entries.read().get(&space)?;
         // No header changed between the two snapshots, whichever is older.
         (self.changed.load(Ordering::SeqCst) <= read_at.min(snapshot)).then_some(header)
+    }
+
+    /// Returns the number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.read().len()
     }
 
     /// Remembers the header of a space in a snapshot.

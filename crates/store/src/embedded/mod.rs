@@ -58,7 +58,7 @@ use crate::{
     Row, RowCounts, RowPosition, RunVisitor, Scanned, SpaceHeader, SpaceId, SpacePage, Store, Visited,
     Visitor, Which, keys,
 };
-use committer::Committer;
+use committer::{Committer, CommitterSizes};
 use failures::TaskError;
 use flusher::{Directories, Flusher};
 use headers::HeaderCache;
@@ -80,6 +80,8 @@ pub use salvage::{Gap, Loss, Losses, Salvage, Salvaged};
 const STEPS_BEFORE_SEEK: usize = 8;
 /// Maximum number of rows that one sweep removes.
 const SWEEP_ROWS: usize = 1024;
+/// Maximum number of attempts of one call to sweep a space.
+const MAX_SWEEP_ATTEMPTS: usize = 4;
 
 /// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +132,7 @@ pub(crate) struct EngineState {
     runs: Runs,
     clock: EngineClock,
     queue: CommitQueue,
+    committer_sizes: CommitterSizes,
     flusher: Flusher,
     /// Whether the disk is full, so that only commits that free space are accepted.
     full: AtomicBool,
@@ -199,6 +202,7 @@ impl Embedded {
             runs: Runs::new(options.run_bytes),
             clock: EngineClock::new(clock, ceiling),
             queue: CommitQueue::new(),
+            committer_sizes: CommitterSizes::default(),
             flusher: Flusher::new(
                 Directories { log: log_dir, next_segment: log.next(), tree: tree_dir },
                 ended_segments,
@@ -368,6 +372,38 @@ impl Embedded {
         Ok(scanned)
     }
 
+    /// Makes one attempt of [`Store::sweep_space`].
+    async fn sweep_rows(
+        &self,
+        space: SpaceId,
+        from: &(Bytes, Bytes),
+        limit: usize,
+    ) -> Result<Option<(Bytes, Bytes)>, CommitError> {
+        let (keys, read_at) = {
+            let snapshot = self.shared.snapshots.current();
+            let rest = keys::space_from(space, &from.0, &from.1)..keys::space_end(space);
+            let keys = rows::range(&snapshot.view, rest, snapshot.seqno)
+                .take(limit.min(SWEEP_ROWS))
+                .map(|row| row.map(|(key, _)| key))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(committer::unreadable)?;
+            (keys, snapshot.seqno)
+        };
+        let last = keys.is_empty() && from.0.is_empty() && from.1.is_empty();
+        let next = match keys.last() {
+            None => None,
+            Some(key) => {
+                let (_, partition, row) = keys::split(key).ok_or(CommitError::Unreadable)?;
+                // The next possible key.
+                Some((partition, [&row[..], &[0]].concat().into()))
+            }
+        };
+        if last || next.is_some() {
+            self.shared.queue.submit(Work::Sweep { space, keys, read_at, last }).await?;
+        }
+        Ok(next)
+    }
+
     /// Passes rows to the visitor in order, until it breaks or has seen [`MAX_SCAN_BYTES`].
     fn walk(
         &self,
@@ -531,29 +567,14 @@ impl Store for Embedded {
         from: (Bytes, Bytes),
         limit: usize,
     ) -> Result<Option<(Bytes, Bytes)>, CommitError> {
-        let (keys, read_at) = {
-            let snapshot = self.shared.snapshots.current();
-            let rest = keys::space_from(space, &from.0, &from.1)..keys::space_end(space);
-            let keys = rows::range(&snapshot.view, rest, snapshot.seqno)
-                .take(limit.min(SWEEP_ROWS))
-                .map(|row| row.map(|(key, _)| key))
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(committer::unreadable)?;
-            (keys, snapshot.seqno)
-        };
-        let last = keys.is_empty() && from.0.is_empty() && from.1.is_empty();
-        let next = match keys.last() {
-            None => None,
-            Some(key) => {
-                let (_, partition, row) = keys::split(key).ok_or(CommitError::Unreadable)?;
-                // The next possible key.
-                Some((partition, [&row[..], &[0]].concat().into()))
+        for _ in 1..MAX_SWEEP_ATTEMPTS {
+            match self.sweep_rows(space, &from, limit).await {
+                // The header changed, or so much else did that this is not known. Read again.
+                Err(CommitError::Conflict) => {}
+                swept => return swept,
             }
-        };
-        if last || next.is_some() {
-            self.shared.queue.submit(Work::Sweep { space, keys, read_at, last }).await?;
         }
-        Ok(next)
+        self.sweep_rows(space, &from, limit).await
     }
 
     async fn new_space(&self) -> Result<SpaceId, CommitError> {

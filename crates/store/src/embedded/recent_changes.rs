@@ -28,6 +28,11 @@ impl RecentChanges {
         Self { limit, young: HashMap::new(), old: HashMap::new(), horizon: now, old_end: now, last: now }
     }
 
+    /// Returns the number of changes that are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+
     /// Records that the operation `seqno` changes a row. Sequence numbers must not decrease.
     pub(crate) fn record(&mut self, key: &[u8], seqno: SeqNo) {
         if self.young.len() >= self.limit {

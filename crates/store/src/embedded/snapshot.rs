@@ -84,6 +84,11 @@ impl Snapshots {
         self.current.store(next);
     }
 
+    /// Returns the number of tracked snapshots. A dropped one may be tracked until later ones are published.
+    pub(crate) fn tracked(&self) -> usize {
+        self.tracked.lock().len()
+    }
+
     /// Returns the sequence number of the oldest held snapshot.
     pub(crate) fn oldest(&self) -> SeqNo {
         // The list is in order, and the current snapshot is always in it.

@@ -128,6 +128,57 @@ fn damaged_table_degrades_the_server_and_the_log_names_its_objects() {
     assert!(line.contains(table.to_str().unwrap()), "{line}");
 }
 
+/// Length of a message's text, in bytes.
+const MESSAGE_BYTES: usize = 48 << 10;
+
+#[test]
+fn failing_flush_degrades_the_server_until_a_retry_succeeds() {
+    if !lazuli_torture::require() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    Server::start(&data).stop();
+    // The tables are on a disk of their own, which fails.
+    let (disk, tree) = (LossyFs::mount_temporary().unwrap(), data.join("store/tree"));
+    let copied = std::process::Command::new("cp").arg("-a").arg(tree.join(".")).arg(disk.path()).status();
+    assert!(copied.unwrap().success());
+    std::fs::remove_dir_all(&tree).unwrap();
+    std::os::unix::fs::symlink(disk.path(), &tree).unwrap();
+    let server = Server::start(&data);
+    assert_eq!(server.call(ServiceKind::Queue, "PUT", "/jobs", "").status, 201);
+    assert_eq!(server.console("/readyz"), (200, "ready\n".into()));
+    let fault = disk.fault(Fault::always(FaultKind::SyncError, PathFilter::Files("/tables/".into())));
+    let message = "x".repeat(MESSAGE_BYTES);
+    let message = format!("<QueueMessage><MessageText>{message}</MessageText></QueueMessage>");
+    let put_message = || server.call(ServiceKind::Queue, "POST", "/jobs/messages", &message).status;
+    let mut messages = 0;
+    // A memtable has at most 16 MiB.
+    while disk.struck(fault) == 0 && messages * MESSAGE_BYTES < 64 << 20 {
+        assert_eq!(put_message(), 201);
+        messages += 1;
+    }
+    eventually("readiness says that flushes fail, and why", || {
+        let (status, text) = server.console("/readyz");
+        assert_eq!(status, 200, "{text}");
+        text.starts_with("degraded: flush fails (") && text.contains("os error 5")
+    });
+    assert_eq!(metric(&server, "lazuli_background_failing{task=\"flush\"}"), 1.0);
+    assert!(metric(&server, "lazuli_background_failures_total{task=\"flush\"}") >= 1.0);
+    assert_eq!(put_message(), 201);
+    messages += 1;
+    disk.heal_all();
+    eventually("a retry succeeds", || server.console("/readyz") == (200, "ready\n".into()));
+    assert_eq!(metric(&server, "lazuli_background_failing{task=\"flush\"}"), 0.0);
+    let log = server.stop();
+    assert!(log.contains("flush fails"), "{log}");
+    let server = Server::start(&data);
+    let queue = server.call(ServiceKind::Queue, "GET", "/jobs?comp=metadata", "");
+    let count = format!("x-ms-approximate-messages-count: {messages}");
+    assert!(queue.head.lines().any(|line| line == count), "{messages} messages: {}", queue.head);
+    server.stop();
+}
+
 /// A mount that is unmounted on drop.
 struct Mounted(PathBuf);
 

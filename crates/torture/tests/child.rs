@@ -4,7 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lazuli_torture::child::{AckError, Child, EntryPoint, Parent};
 use lazuli_torture::{CutMode, LossyFs, require};
@@ -106,10 +106,9 @@ fn parent_and_child_exchange_lines() {
 fn waiting_for_a_silent_child_times_out() {
     let mut child = Child::spawn(ENTRY, "says nothing", &[]).unwrap();
     assert_eq!(child.next_ack(Duration::from_millis(20)), Err(AckError::TimedOut));
-    let started = Instant::now();
+    // The child would wait for a line forever.
     let ended = child.finish(Duration::from_millis(20)).unwrap();
     assert!(!ended.status.success(), "killed");
-    assert!(started.elapsed() < TIMEOUT);
 }
 
 #[test]

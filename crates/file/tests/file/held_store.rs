@@ -11,11 +11,15 @@ use lazuli_protocol::ServiceKind;
 use lazuli_store::interposed::{Interposed, Interposer};
 use lazuli_store::{Commit, CommitError, Partition, SpaceHeader, SpaceId, Store};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::support::Server;
 
 const NEVER: usize = usize::MAX;
+/// Longer than a test takes on a busy machine.
+const MAX_WAIT: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Holds up reads and commits until they are released.
 #[derive(Clone)]
@@ -87,10 +91,20 @@ impl StoreHold {
         }
     }
 
-    /// Waits until `count` operations are held up. Returns false after a timeout.
-    pub(crate) async fn wait_until_held(&self, count: usize) -> bool {
+    /// Waits until `count` operations are held up.
+    pub(crate) async fn wait_until_held(&self, count: usize) {
         let mut now = self.0.now.subscribe();
-        timeout(Duration::from_secs(2), now.wait_for(|now| now.held >= count)).await.is_ok()
+        let is_held = timeout(MAX_WAIT, now.wait_for(|now| now.held >= count)).await.is_ok();
+        assert!(is_held, "fewer than {count} operations are held up");
+    }
+
+    /// Waits until an operation is held up or the task has ended. Returns whether one is held up.
+    pub(crate) async fn wait_until_held_or_done<T>(&self, task: &JoinHandle<T>) -> bool {
+        let is_held = || self.0.now.borrow().held > 0;
+        while !is_held() && !task.is_finished() {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        is_held()
     }
 
     /// Releases the held operations and holds up no further ones.

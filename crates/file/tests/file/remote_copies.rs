@@ -161,7 +161,7 @@ async fn end_of_a_copy_breaks_read_caches_of_its_target() {
     assert!(received.try_recv().is_err());
     web.release().await;
     let notice =
-        tokio::time::timeout(Duration::from_secs(20), received.recv()).await.expect("the cache is broken");
+        tokio::time::timeout(Duration::from_secs(60), received.recv()).await.expect("the cache is broken");
     assert_eq!(notice.map(|notice| notice.to), Some(Caching::NONE));
     assert_eq!(head(&server, "copy").await.header("x-ms-copy-status"), Some("success"));
     server.service.close_open(reads).await.unwrap();
@@ -212,7 +212,7 @@ async fn copy_into_a_deleted_directory_ends_and_leaves_no_rows() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the copy ends");
+    tokio::time::timeout(Duration::from_secs(60), ended).await.expect("the copy ends");
 }
 
 #[tokio::test]

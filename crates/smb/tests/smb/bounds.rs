@@ -25,7 +25,7 @@ async fn wait_for_figures(server: &SmbTestServer, is_reached: impl Fn(Figures) -
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let waited = tokio::time::timeout(Duration::from_secs(20), waited).await;
+    let waited = tokio::time::timeout(Duration::from_secs(60), waited).await;
     assert!(waited.is_ok(), "{:?}", server.smb.figures());
 }
 

@@ -26,7 +26,7 @@ pub(crate) const INSUFFICIENT_RESOURCES: u32 = 0xc000_009a;
 pub(crate) const USER_SESSION_DELETED: u32 = 0xc000_0203;
 
 /// Longer than any response takes.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection.
 pub(crate) struct SmbClient {

@@ -200,7 +200,7 @@ async fn a_peer_at_its_connection_limit_is_refused_until_it_closes_one() {
     }
     clients.pop();
     let let_in = async { while server.client().await.negotiate(&[0x0210]).await.is_none() {} };
-    tokio::time::timeout(std::time::Duration::from_secs(20), let_in).await.unwrap();
+    tokio::time::timeout(std::time::Duration::from_secs(60), let_in).await.unwrap();
 }
 
 #[tokio::test]
@@ -264,7 +264,7 @@ async fn the_sessions_of_all_connections_are_bounded() {
             }
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(20), let_in).await.unwrap();
+    tokio::time::timeout(std::time::Duration::from_secs(60), let_in).await.unwrap();
 }
 
 /// Number of panics in any task.

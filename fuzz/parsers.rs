@@ -1,48 +1,66 @@
-//! All parsers that read bytes from clients, by name. The fuzzer and the replay of its corpora share this
-//! list.
+//! Every parser that reads what a client sent, by name, with valid inputs. The fuzzer and the replay of its
+//! corpora share this list.
 
-/// A function that must take any bytes without a panic.
-pub(crate) type Parser = fn(&[u8]);
+use lazuli_auth::fuzz as auth;
+use lazuli_blob::fuzz as blob;
+use lazuli_extents::fuzz as extents;
+use lazuli_file::fuzz as file;
+use lazuli_generations::fuzz as generations;
+use lazuli_protocol::fuzz as protocol;
+use lazuli_query::fuzz as query;
+use lazuli_queue::fuzz as queue;
+use lazuli_smb::fuzz as smb;
+use lazuli_table::fuzz as table;
 
-pub(crate) const PARSERS: &[(&str, Parser)] = &[
-    ("auth_authorization_header", lazuli_auth::fuzz::authorization_header),
-    ("auth_jwt", lazuli_auth::fuzz::jwt),
-    ("auth_key_info", lazuli_auth::fuzz::key_info),
-    ("auth_sas_query", lazuli_auth::fuzz::sas_query),
-    ("blob_batch", lazuli_blob::fuzz::batch),
-    ("blob_block_list", lazuli_blob::fuzz::block_list),
-    ("blob_copy_source", lazuli_blob::fuzz::copy_source),
-    ("blob_marker", lazuli_blob::fuzz::marker),
-    ("blob_previous_snapshot_url", lazuli_blob::fuzz::previous_snapshot_url),
-    ("blob_query_request", lazuli_blob::fuzz::query_request),
-    ("blob_tag_query", lazuli_blob::fuzz::tag_query),
-    ("blob_tags", lazuli_blob::fuzz::tags),
-    ("extents_decode", lazuli_extents::fuzz::decode),
-    ("file_rename_source", lazuli_file::fuzz::rename_source),
-    ("generations_marker", lazuli_generations::fuzz::marker),
-    ("protocol_address", lazuli_protocol::fuzz::address),
-    ("protocol_dates", lazuli_protocol::fuzz::dates),
-    ("protocol_metadata", lazuli_protocol::fuzz::metadata),
-    ("protocol_proxies", lazuli_protocol::fuzz::proxies),
-    ("protocol_query", lazuli_protocol::fuzz::query),
-    ("protocol_range", lazuli_protocol::fuzz::range),
-    ("protocol_signed_identifiers", lazuli_protocol::fuzz::signed_identifiers),
-    ("protocol_structured", lazuli_protocol::fuzz::structured),
-    ("protocol_version", lazuli_protocol::fuzz::version),
-    ("protocol_xml_service_properties", lazuli_protocol::fuzz::xml_service_properties),
-    ("query_blob", lazuli_query::fuzz::blob),
-    ("query_statement", lazuli_query::fuzz::statement),
-    ("queue_message", lazuli_queue::fuzz::message),
-    ("queue_receipt", lazuli_queue::fuzz::receipt),
-    ("smb_frame", lazuli_smb::fuzz::frame),
-    ("smb_ntlm", lazuli_smb::fuzz::ntlm),
-    ("smb_request", lazuli_smb::fuzz::request),
-    ("smb_rpc", lazuli_smb::fuzz::rpc),
-    ("smb_security", lazuli_smb::fuzz::security),
-    ("smb_spnego", lazuli_smb::fuzz::spnego),
-    ("table_address", lazuli_table::fuzz::address),
-    ("table_batch", lazuli_table::fuzz::batch),
-    ("table_entity", lazuli_table::fuzz::entity),
-    ("table_filter", lazuli_table::fuzz::filter),
-    ("table_query", lazuli_table::fuzz::query),
+/// A function that must take any bytes without a panic. Returns whether the bytes are valid.
+pub(crate) type Parser = fn(&[u8]) -> bool;
+
+/// A function that returns valid inputs.
+pub(crate) type Seeds = fn() -> Vec<Vec<u8>>;
+
+pub(crate) const PARSERS: &[(&str, Parser, Seeds)] = &[
+    ("auth_authorization_header", auth::authorization_header, auth::seeds::authorization_header),
+    ("auth_jwt", auth::jwt, auth::seeds::jwt),
+    ("auth_key_info", auth::key_info, auth::seeds::key_info),
+    ("auth_sas_query", auth::sas_query, auth::seeds::sas_query),
+    ("blob_batch", blob::batch, blob::seeds::batch),
+    ("blob_block_list", blob::block_list, blob::seeds::block_list),
+    ("blob_copy_source", blob::copy_source, blob::seeds::copy_source),
+    ("blob_marker", blob::marker, blob::seeds::marker),
+    ("blob_previous_snapshot_url", blob::previous_snapshot_url, blob::seeds::previous_snapshot_url),
+    ("blob_query_request", blob::query_request, blob::seeds::query_request),
+    ("blob_tag_query", blob::tag_query, blob::seeds::tag_query),
+    ("blob_tags", blob::tags, blob::seeds::tags),
+    ("extents_decode", extents::decode, extents::seeds::decode),
+    ("file_rename_source", file::rename_source, file::seeds::rename_source),
+    ("generations_marker", generations::marker, generations::seeds::marker),
+    ("protocol_address", protocol::address, protocol::seeds::address),
+    ("protocol_dates", protocol::dates, protocol::seeds::dates),
+    ("protocol_metadata", protocol::metadata, protocol::seeds::metadata),
+    ("protocol_proxies", protocol::proxies, protocol::seeds::proxies),
+    ("protocol_query", protocol::query, protocol::seeds::query),
+    ("protocol_range", protocol::range, protocol::seeds::range),
+    ("protocol_signed_identifiers", protocol::signed_identifiers, protocol::seeds::signed_identifiers),
+    ("protocol_structured", protocol::structured, protocol::seeds::structured),
+    ("protocol_version", protocol::version, protocol::seeds::version),
+    (
+        "protocol_xml_service_properties",
+        protocol::xml_service_properties,
+        protocol::seeds::xml_service_properties,
+    ),
+    ("query_blob", query::blob, query::seeds::blob),
+    ("query_statement", query::statement, query::seeds::statement),
+    ("queue_message", queue::message, queue::seeds::message),
+    ("queue_receipt", queue::receipt, queue::seeds::receipt),
+    ("smb_frame", smb::frame, smb::seeds::frame),
+    ("smb_ntlm", smb::ntlm, smb::seeds::ntlm),
+    ("smb_request", smb::request, smb::seeds::request),
+    ("smb_rpc", smb::rpc, smb::seeds::rpc),
+    ("smb_security", smb::security, smb::seeds::security),
+    ("smb_spnego", smb::spnego, smb::seeds::spnego),
+    ("table_address", table::address, table::seeds::address),
+    ("table_batch", table::batch, table::seeds::batch),
+    ("table_entity", table::entity, table::seeds::entity),
+    ("table_filter", table::filter, table::seeds::filter),
+    ("table_query", table::query, table::seeds::query),
 ];

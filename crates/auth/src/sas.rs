@@ -239,11 +239,16 @@ impl<'a> Sas<'a> {
         Err(authentication_failed(format!("Signature did not match. String to sign used was {signed}")))
     }
 
-    /// Returns the signature that an account key would create.
+    /// Returns the signature that the account key, or the user delegation key that the fields name, would
+    /// create.
     #[cfg(any(test, feature = "fuzz"))]
-    pub(crate) fn sign(&self, head: &Head<'_>, key: &[u8]) -> Option<String> {
+    pub(crate) fn sign(&self, head: &Head<'_>, account_key: &[u8], secret: &MasterSecret) -> Option<String> {
         let target = self.target(head).ok()?;
-        self.strings_to_sign(head, &target).first().map(|string| mac::sign(key, string.as_bytes()))
+        let key = match self.kind {
+            SasKind::UserDelegation => secret.derive(&self.key_claims(head).ok()?).to_vec(),
+            SasKind::Account | SasKind::Service => account_key.to_vec(),
+        };
+        self.strings_to_sign(head, &target).first().map(|string| mac::sign(&key, string.as_bytes()))
     }
 
     fn strings_to_sign(&self, head: &Head<'_>, target: &SasTarget) -> Vec<String> {

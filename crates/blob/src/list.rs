@@ -434,13 +434,15 @@ impl<'a> BlobListing<'a> {
     }
 }
 
-/// Parses an arbitrary marker.
+/// Parses an arbitrary marker. Returns whether it has the form of a listing's marker.
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) fn fuzz_marker(marker: &[u8]) {
+pub(crate) fn fuzz_marker(marker: &[u8]) -> bool {
     let position = Position::parse(marker);
-    if !position.key.is_empty() {
+    let has_key = !position.key.is_empty();
+    if has_key {
         assert_eq!(position.marker(), marker);
     }
+    has_key
 }
 
 /// Returns the common prefix that stands for a name: it ends with the first delimiter after the requested

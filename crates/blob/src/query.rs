@@ -21,9 +21,7 @@ use crate::content::cipher::no_random_numbers;
 use crate::content::sealed::PlainReader;
 use crate::model::record::Kind;
 use crate::{BlobService, reply};
-use document::QueryRequest;
-
-pub(crate) use document::parse;
+use document::{QueryRequest, parse};
 
 /// Maximum length of the request's body, in bytes. An expression has at most half of that.
 const MAX_DOCUMENT: usize = 512 << 10;
@@ -61,6 +59,12 @@ impl BlobService {
         response.body = body(QueryReply::new(query, (input, output), length, moment, sync), reader);
         Ok(response)
     }
+}
+
+/// Parses a document and the statement in it. Returns whether both are valid.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(data: &[u8]) -> bool {
+    parse(data).is_ok_and(|request| Query::parse(&request.expression, &request.input).is_ok())
 }
 
 /// Streams the reply while the blob is read.

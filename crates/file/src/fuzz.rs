@@ -1,16 +1,22 @@
-//! Entry points of fuzzers. No input may cause a panic.
+//! Entry points of fuzzers. No input may cause a panic. Each returns whether the input is valid, and
+//! [`seeds`] has valid inputs for each.
+
+pub mod seeds;
 
 use crate::rest::rename;
 use crate::tree::names;
 
 /// Parses the source of a rename and its path.
-pub fn rename_source(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    for endpoint in ["http://127.0.0.1:10004/a", "http://a.file.localhost"] {
-        if let Some((address, _)) = rename::source_in(text, endpoint, "a", "s") {
-            let _ = names::path(&address.object, false);
+pub fn rename_source(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let mut is_valid = false;
+    for endpoint in ["http://127.0.0.1:10004/acc", "http://acc.file.localhost"] {
+        if let Some((address, _)) = rename::source_in(text, endpoint, "acc", "s") {
+            let paths = [false, true].map(|keep_dots| names::path(&address.object, keep_dots));
+            is_valid |= paths.iter().any(Result::is_ok);
         }
     }
+    is_valid
 }
 
 #[cfg(test)]
@@ -19,7 +25,7 @@ mod tests {
     #[test]
     fn rename_source_parser_never_panics() {
         let pieces =
-            ["http://", "127.0.0.1", "a.file.localhost", "/a/s/", "/s/", "%", "%2F", "?sig=", "..", "é"];
+            ["http://", "127.0.0.1", "acc.file.localhost", "/acc/s/", "/s/", "%", "%2F", "?sig=", "..", "é"];
         let mut dice = 1_u64;
         for _ in 0..10_000 {
             let mut text = String::new();
@@ -29,6 +35,6 @@ mod tests {
             }
             super::rename_source(text.as_bytes());
         }
-        super::rename_source(b"http://127.0.0.1/a/s/\xff");
+        super::rename_source(b"http://127.0.0.1/acc/s/\xff");
     }
 }

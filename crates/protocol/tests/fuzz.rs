@@ -67,7 +67,7 @@ fn damaged(good: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn feed(parser: fn(&[u8]), good: &'static [&'static str]) {
+fn feed(parser: fn(&[u8]) -> bool, good: &'static [&'static str]) {
     let noise = prop::collection::vec(any::<u8>(), 0..200);
     let text = "\\PC{0,60}".prop_map(String::into_bytes);
     let input = prop_oneof![1 => noise, 1 => text, 4 => damaged(good)];

@@ -2,7 +2,7 @@
 
 mod change_notify;
 pub(crate) mod close;
-mod create;
+pub(crate) mod create;
 mod failure;
 mod flush;
 mod ioctl;
@@ -15,7 +15,7 @@ mod query_info;
 mod read;
 mod session_setup;
 mod set_info;
-mod tree;
+pub(crate) mod tree;
 mod write;
 
 use tracing::{Instrument, Span};

@@ -1,97 +1,164 @@
-//! Entry points of the fuzzers: no input may cause a panic.
+//! Entry points of the fuzzers: no input may cause a panic. Each returns whether the input is valid, and
+//! [`seeds`] has valid inputs for each.
+
+pub mod seeds;
 
 use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
 use lazuli_security::Descriptor;
 
+use crate::commands::create::contexts::RequestedContexts;
+use crate::commands::create::path::Path;
+use crate::commands::tree;
 use crate::crypto::TransformHeader;
+use crate::negotiated::{Dialect, Negotiated};
+use crate::ntlm::{AuthenticateMessage, ChallengedLogin};
 use crate::pattern::Pattern;
 use crate::rpc::Pipe;
 use crate::spnego::{AcceptStep, Acceptor};
-use crate::wire::header::{MessageHeader, SmbCommand};
+use crate::wire::cursor::ByteReader;
+use crate::wire::header::{HEADER_SIZE, MessageHeader, SmbCommand};
+use crate::wire::info::InfoType;
 use crate::wire::{
     close, create, directory, info, io, ioctl, lock, negotiate, notify, oplock, session_setup,
 };
 use crate::{frame, ntlm};
 
-/// Parses a plain or encrypted frame, and the first messages of a connection.
-pub fn frame(data: &[u8]) {
-    let _ = TransformHeader::parse(data);
-    let _ = negotiate::Smb1Negotiate::parse(data);
-    for message in frame::split(&Bytes::copy_from_slice(data)).unwrap_or_default() {
-        let _ = negotiate::NegotiateRequest::parse(&message.bytes);
-        let _ = session_setup::SessionSetupRequest::parse(&message.bytes);
+/// The password of the fuzzed logins.
+const PASSWORD: &str = "password";
+/// The server's random bytes in the first and the second step of a login.
+const NONCES: [[u8; 8]; 2] = [[1; 8], [2; 8]];
+
+/// Parses a plain, encrypted or SMB1 frame, and each message of a plain one.
+pub fn frame(data: &[u8]) -> bool {
+    let is_encrypted = TransformHeader::parse(data).is_some();
+    let is_smb1 = negotiate::Smb1Negotiate::parse(data).is_some();
+    let messages = frame::split(&Bytes::copy_from_slice(data)).unwrap_or_default();
+    let are_valid = messages.iter().map(|message| request(&message.bytes)).collect::<Vec<_>>();
+    is_encrypted || is_smb1 || are_valid.contains(&true)
+}
+
+/// Parses a message, with the structures in it.
+pub fn request(data: &[u8]) -> bool {
+    let message = Bytes::copy_from_slice(data);
+    let Ok(header) = MessageHeader::parse(data) else { return false };
+    let Some(command) = SmbCommand::from_code(header.command) else { return false };
+    match command {
+        SmbCommand::Negotiate => negotiate_request(data),
+        SmbCommand::SessionSetup => {
+            let request = session_setup::SessionSetupRequest::parse(data);
+            let step =
+                |token: &[u8]| Acceptor::default().step(token, NONCES[0], Timestamp::default()).is_ok();
+            request.is_ok_and(|request| step(request.token))
+        }
+        SmbCommand::TreeConnect => tree::share_name(data).is_ok(),
+        SmbCommand::Logoff | SmbCommand::TreeDisconnect | SmbCommand::Echo | SmbCommand::Cancel => {
+            ByteReader::from(data, HEADER_SIZE).u16() == Ok(4)
+        }
+        SmbCommand::Create => create_request(&message),
+        SmbCommand::Close => close::CloseRequest::parse(data).is_ok(),
+        SmbCommand::Flush => io::flush_request(data).is_ok(),
+        SmbCommand::Read => io::ReadRequest::parse(data).is_ok(),
+        SmbCommand::Write => io::WriteRequest::parse(&message).is_ok(),
+        SmbCommand::Lock => lock::LockRequest::parse(data).is_ok(),
+        SmbCommand::OplockBreak => oplock::Acknowledgment::parse(data).is_ok(),
+        SmbCommand::QueryDirectory => {
+            let request = directory::QueryDirectoryRequest::parse(data);
+            let pattern = request.ok().and_then(|request| Pattern::parse(&request.pattern));
+            pattern.map(|pattern| (pattern.matches("name.txt"), pattern.literal())).is_some()
+        }
+        SmbCommand::ChangeNotify => notify::ChangeNotifyRequest::parse(data).is_ok(),
+        SmbCommand::QueryInfo => info::QueryInfoRequest::parse(data).is_ok(),
+        SmbCommand::SetInfo => info::SetInfoRequest::parse(data).is_ok_and(|request| set_info(&request)),
+        SmbCommand::Ioctl => ioctl::IoctlRequest::parse(data).is_ok_and(|request| control(&request)),
     }
 }
 
-/// Parses a request about a file.
-pub fn request(data: &[u8]) {
-    let message = Bytes::copy_from_slice(data);
-    let Ok(header) = MessageHeader::parse(data) else { return };
-    match SmbCommand::from_code(header.command) {
-        Some(SmbCommand::Create) => drop(create::CreateRequest::parse(&message)),
-        Some(SmbCommand::Close) => drop(close::CloseRequest::parse(data)),
-        Some(SmbCommand::Read) => drop(io::ReadRequest::parse(data)),
-        Some(SmbCommand::Write) => drop(io::WriteRequest::parse(&message)),
-        Some(SmbCommand::Lock) => drop(lock::LockRequest::parse(data)),
-        Some(SmbCommand::OplockBreak) => drop(oplock::Acknowledgment::parse(data)),
-        Some(SmbCommand::QueryDirectory) => {
-            if let Ok(request) = directory::QueryDirectoryRequest::parse(data) {
-                let _ = Pattern::parse(&request.pattern).map(|pattern| pattern.matches("name.txt"));
-            }
+fn negotiate_request(data: &[u8]) -> bool {
+    let Ok(request) = negotiate::NegotiateRequest::parse(data) else { return false };
+    Negotiated::choose(&request, true).is_ok()
+}
+
+fn create_request(message: &Bytes) -> bool {
+    let Ok(request) = create::CreateRequest::parse(message) else { return false };
+    if let Some(descriptor) = request.contexts.get(create::tag::SECURITY_DESCRIPTOR) {
+        security(descriptor);
+    }
+    let contexts =
+        [Dialect::Smb202, Dialect::Smb311].map(|dialect| RequestedContexts::parse(&request, dialect).is_ok());
+    Path::parse(&request.name).is_ok() && contexts.contains(&true)
+}
+
+fn set_info(request: &info::SetInfoRequest<'_>) -> bool {
+    use crate::wire::info::class;
+    match (request.kind, request.class) {
+        (InfoType::Security, _) => security(request.input),
+        (InfoType::File, class::BASIC) => info::new_basic(request.input).is_ok(),
+        (InfoType::File, class::RENAME | class::RENAME_EX) => {
+            info::NewName::parse(request.input).is_ok_and(|new| Path::parse(&new.name).is_ok())
         }
-        Some(SmbCommand::ChangeNotify) => drop(notify::ChangeNotifyRequest::parse(data)),
-        Some(SmbCommand::QueryInfo) => drop(info::QueryInfoRequest::parse(data)),
-        Some(SmbCommand::SetInfo) => {
-            if let Ok(request) = info::SetInfoRequest::parse(data) {
-                let _ = (info::new_basic(request.input), info::NewName::parse(request.input));
-                security(request.input);
-            }
+        _ => info::at_least(request.input, 8).is_ok(),
+    }
+}
+
+fn control(request: &ioctl::IoctlRequest<'_>) -> bool {
+    use crate::wire::ioctl::code;
+    let _ = request.response(&[]);
+    match request.code {
+        code::SRV_COPYCHUNK | code::SRV_COPYCHUNK_WRITE => {
+            ioctl::CopyChunks::parse(request.input, 256).is_ok()
         }
-        Some(SmbCommand::Ioctl) => {
-            if let Ok(request) = ioctl::IoctlRequest::parse(data) {
-                let _ = ioctl::CopyChunks::parse(request.input, 256);
-            }
-        }
-        _ => {}
+        code::VALIDATE_NEGOTIATE_INFO => seeds::negotiated()
+            .is_some_and(|negotiated| negotiated.validate(request.input, [3; 16]).is_some()),
+        code::PIPE_TRANSCEIVE => rpc(request.input),
+        code::SET_ZERO_DATA | code::QUERY_ALLOCATED_RANGES => ByteReader::new(request.input).u128().is_ok(),
+        _ => true,
     }
 }
 
 /// Parses a security descriptor as bytes and as text. A valid one must survive a round trip.
-pub fn security(data: &[u8]) {
-    let _ = str::from_utf8(data).map(Descriptor::check_sddl);
+pub fn security(data: &[u8]) -> bool {
+    let checked = str::from_utf8(data).is_ok_and(|text| Descriptor::check_sddl(text).is_ok());
     let text = str::from_utf8(data).ok().and_then(|text| Descriptor::from_sddl(text).ok());
-    for descriptor in [Descriptor::from_bytes(data).ok(), text].into_iter().flatten() {
-        assert_eq!(Descriptor::from_bytes(&descriptor.to_bytes()).as_ref(), Ok(&descriptor));
-        assert_eq!(Descriptor::from_sddl(&descriptor.to_sddl()).as_ref(), Ok(&descriptor));
+    let descriptors = [Descriptor::from_bytes(data).ok(), text];
+    for descriptor in descriptors.iter().flatten() {
+        assert_eq!(Descriptor::from_bytes(&descriptor.to_bytes()).as_ref(), Ok(descriptor));
+        assert_eq!(Descriptor::from_sddl(&descriptor.to_sddl()).as_ref(), Ok(descriptor));
     }
+    checked || descriptors.iter().any(Option::is_some)
 }
 
 /// Processes two tokens of a login. The first byte is the length of the first token.
-pub fn spnego(data: &[u8]) {
-    let [split, tokens @ ..] = data else { return };
+pub fn spnego(data: &[u8]) -> bool {
+    let [split, tokens @ ..] = data else { return false };
     let (first, second) = tokens.split_at(usize::from(*split).min(tokens.len()));
     let mut acceptor = Acceptor::default();
-    let _ = acceptor.step(first, [1; 8], Timestamp::default());
-    if let Ok(AcceptStep::Authenticate(proof)) = acceptor.step(second, [2; 8], Timestamp::default()) {
-        let _ = proof.verify_password("password");
+    let _ = acceptor.step(first, NONCES[0], Timestamp::default());
+    match acceptor.step(second, NONCES[1], Timestamp::default()) {
+        Ok(AcceptStep::Authenticate(proof)) => {
+            let _ = proof.anonymous_token();
+            proof.verify_password(PASSWORD).is_some() || proof.message.is_anonymous()
+        }
+        _ => false,
     }
 }
 
 /// Checks an NTLM AUTHENTICATE message.
-pub fn ntlm(data: &[u8]) {
-    let negotiate = [&ntlm::MAGIC[..], &[1, 0, 0, 0], &0xe208_8297_u32.to_le_bytes()].concat();
-    let Ok(challenged) = ntlm::ChallengedLogin::new(&negotiate, [1; 8], Timestamp::default()) else { return };
-    if let Ok(message) = ntlm::AuthenticateMessage::parse(data) {
-        let _ = challenged.verify_password(&message, "password");
-    }
+pub fn ntlm(data: &[u8]) -> bool {
+    let challenged = ChallengedLogin::new(&ntlm::fuzz::negotiate(), NONCES[0], Timestamp::default());
+    let (Ok(challenged), Ok(message)) = (challenged, AuthenticateMessage::parse(data)) else { return false };
+    challenged.verify_password(&message, PASSWORD).is_some() || message.is_anonymous()
 }
 
-/// Writes to the pipe that lists shares.
-pub fn rpc(data: &[u8]) {
+/// Writes to the pipe that lists shares. Returns whether the pipe has answered.
+pub fn rpc(data: &[u8]) -> bool {
     let mut pipe = Pipe::new(vec!["alpha".into(), "beta".into()]);
-    let _ = pipe.write(data);
-    while pipe.read(100).is_some() {}
+    let is_accepted = pipe.write(data).is_ok();
+    let mut has_answered = false;
+    while pipe.read(100).is_some() {
+        has_answered = true;
+    }
+    is_accepted && has_answered
 }
 
 #[cfg(test)]
@@ -105,7 +172,7 @@ mod tests {
 
     /// Runs `target` on the beginning of a seed with random bytes after it, and on seeds with a few bytes
     /// changed.
-    fn fuzz(target: fn(&[u8]), seeds: &[&[u8]]) {
+    fn fuzz(target: fn(&[u8]) -> bool, seeds: &[&[u8]]) {
         let mut rng = StdRng::seed_from_u64(7);
         for round in 0..ROUNDS {
             let mut bytes = seeds[round % seeds.len()].to_vec();

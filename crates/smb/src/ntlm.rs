@@ -5,6 +5,8 @@
 //! without a user name. This module does not know accounts: the caller tries the passwords that the named
 //! user may have.
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz;
 mod message;
 mod mic;
 mod response;

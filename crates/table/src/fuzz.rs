@@ -1,4 +1,7 @@
-//! Entry points for fuzzing. Each takes bytes that a client could send, and must not panic.
+//! Entry points for fuzzing. Each takes bytes that a client could send, and must not panic. Each returns
+//! whether the bytes are valid, and [`seeds`] has valid bytes for each.
+
+pub mod seeds;
 
 use lazuli_concurrency::Stamp;
 use lazuli_protocol::{Operation, Query, Version};
@@ -15,27 +18,28 @@ use crate::value::Value;
 use crate::write::Write;
 
 /// Parses the body of a write. If that succeeds, the entity must round-trip through JSON.
-pub fn entity(data: &[u8]) {
-    let Ok(sent) = parse::entity(data) else { return };
+pub fn entity(data: &[u8]) -> bool {
+    let _ = parse::table_name(data);
+    let Ok(sent) = parse::entity(data) else { return false };
     let renderer = Renderer { metadata: Metadata::Minimal, endpoint: "http://h", account: "a", table: "t" };
     let mut json = Vec::new();
     let keys = Keys::default();
     renderer.entity(&mut json, Placement::Alone, (&keys, Stamp::from_ticks(1), &sent.entity), None);
     let again = parse::entity(&json).map(|again| again.entity.encode());
     assert_eq!(again, Ok(sent.entity.encode()), "{:?}", String::from_utf8_lossy(&json));
+    true
 }
 
 /// Parses the address of an entity or a table.
-pub fn address(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    let _ = crate::address::keys(text);
-    let _ = crate::address::table(text);
+pub fn address(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    crate::address::keys(text).is_ok() | crate::address::table(text).is_ok()
 }
 
 /// Parses a filter. The rows that are read for the filter must contain its matches.
-pub fn filter(data: &[u8]) {
+pub fn filter(data: &[u8]) -> bool {
     let Some(filter) = std::str::from_utf8(data).ok().and_then(|text| Filter::parse(text).ok()) else {
-        return;
+        return false;
     };
     let ranges = ScanRanges::of(Some(&filter));
     let entity = Entity { properties: vec![("P".into(), Value::Int32(5))] };
@@ -47,38 +51,55 @@ pub fn filter(data: &[u8]) {
         let is_read = ranges.spans.iter().any(|span| span.contains(&at));
         assert!(is_read || !matches);
     }
+    true
 }
 
 /// Parses the options of a query, including continuation tokens.
-pub fn query(data: &[u8]) {
-    let Some(query) = std::str::from_utf8(data).ok().and_then(|text| Query::parse(text).ok()) else { return };
-    let _ = crate::query::select(&query);
-    let _ = crate::query::top(&query);
-    let _ = crate::continuation::table(&query);
-    if let Ok(Some(from)) = crate::continuation::position(&query) {
+pub fn query(data: &[u8]) -> bool {
+    let query = std::str::from_utf8(data).ok().and_then(|text| Query::parse(text).ok());
+    let Some(query) = query else { return false };
+    let options = [
+        crate::query::select(&query).is_ok(),
+        crate::query::top(&query).is_ok(),
+        crate::query::filter(&query).is_ok(),
+        crate::query::check_options(&query).is_ok(),
+        crate::continuation::table(&query).is_ok(),
+    ];
+    let position = crate::continuation::position(&query);
+    if let Ok(Some(from)) = &position {
         let mut headers = http::HeaderMap::new();
-        crate::continuation::put_position(&mut headers, &from);
+        crate::continuation::put_position(&mut headers, from);
     }
+    options == [true; 5] && position.is_ok()
 }
 
 /// Parses a batch and all operations in it. The boundary is `b`, or taken from the first line.
-pub fn batch(data: &[u8]) {
+pub fn batch(data: &[u8]) -> bool {
     let (first, rest) = data.split_at(data.iter().position(|byte| *byte == b'\n').unwrap_or_default());
     let (first, query) = (String::from_utf8_lossy(first), Query::default());
+    let mut is_valid = false;
     for (content_type, body) in [("multipart/mixed; boundary=b", data), (&*first, rest)] {
         let requests = match multipart::parse(content_type, body) {
             Ok(BatchContents::Query(request)) => vec![*request],
             Ok(BatchContents::ChangeSet(requests)) => requests,
             Err(_) => continue,
         };
-        for request in requests {
-            let options = (&request.head.headers, &query, Version::NEWEST);
-            let object = request.head.uri.path();
-            for operation in [Operation::InsertEntity, Operation::MergeEntity, Operation::DeleteEntity] {
-                let _ = Write::parse(operation, object, options, request.body);
-            }
+        let mut valid_requests = 0;
+        for request in &requests {
+            let (options, uri) = ((&request.head.headers, &query, Version::NEWEST), &request.head.uri);
+            let object = uri.path().find('(').map_or("", |at| &uri.path()[at..]);
+            let operations = [Operation::InsertEntity, Operation::MergeEntity, Operation::DeleteEntity];
+            let writes = operations.map(|operation| Write::parse(operation, object, options, request.body));
+            let is_query = self::query(uri.query().unwrap_or_default().as_bytes());
+            let is_valid = match request.head.method {
+                http::Method::GET => is_query,
+                _ => writes.iter().any(Result::is_ok),
+            };
+            valid_requests += usize::from(is_valid);
         }
+        is_valid |= valid_requests == requests.len();
     }
+    is_valid
 }
 
 #[cfg(test)]
@@ -86,7 +107,7 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
-    type FuzzTarget = fn(&[u8]);
+    type FuzzTarget = fn(&[u8]) -> bool;
 
     /// Valid inputs for each target. Mutations of them are mostly invalid.
     const SEEDS: [(FuzzTarget, &[&str]); 5] = [

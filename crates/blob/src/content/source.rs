@@ -286,18 +286,25 @@ fn describe(remote: &StreamedSource, headers: &HeaderMap) -> Result<Blob, Refusa
     Ok(blob)
 }
 
-/// Parses a URL and derives all that depends on it, for the fuzzer.
+/// Parses a URL and derives all that depends on it, for the fuzzer. Returns whether it names a blob.
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) fn fuzz(data: &[u8]) {
+pub(crate) fn fuzz(data: &[u8]) -> bool {
+    use lazuli_protocol::Version;
     let endpoint = "http://127.0.0.1:10000/dev1";
     let text = String::from_utf8_lossy(data);
-    if let Ok(url) = SourceUrl::parse(&text, endpoint, lazuli_protocol::Version::NEWEST) {
-        let suffixes = ["b".to_owned()];
-        let service = ServiceKind::Blob;
-        let _ = (
-            url.service(service, endpoint, &suffixes, |_| None),
-            url.address(service, &suffixes),
-            url.without_credentials(),
-        );
+    let suffixes = ["b".to_owned()];
+    let mut names_blob = false;
+    for version in [Version::NEWEST, Version::OLDEST] {
+        let Ok(url) = SourceUrl::parse(&text, endpoint, version) else { continue };
+        let _ = url.without_credentials();
+        let at_port = |port| (port == 10_001).then_some(ServiceKind::Queue);
+        let service = url.service(ServiceKind::Blob, endpoint, &suffixes, at_port);
+        for service in service.into_iter().chain(ServiceKind::ALL) {
+            let address = url.address(service, &suffixes);
+            names_blob |=
+                address.is_ok_and(|address| names::check_blob(&address.container, &address.object).is_ok());
+        }
+        let _ = State::parse(&url.query);
     }
+    names_blob
 }

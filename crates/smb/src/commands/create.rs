@@ -1,8 +1,8 @@
 //! CREATE: opens a file, a directory or a pipe, or reconnects a durable handle.
 
-mod contexts;
+pub(crate) mod contexts;
 mod durable;
-pub(super) mod path;
+pub(crate) mod path;
 mod rights;
 
 use std::pin::Pin;

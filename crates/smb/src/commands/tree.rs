@@ -20,20 +20,25 @@ const PIPE_ACCESS: u32 = 0x001f_00a9;
 /// Maximum length of the path to a share, in bytes.
 const MAX_PATH: usize = 1024;
 
-/// Executes TREE_CONNECT.
-pub(crate) async fn tree_connect(call: &Call) -> CommandResult {
-    let mut reader = ByteReader::from(&call.message, HEADER_SIZE);
+/// Parses a TREE_CONNECT request and returns the name of the share.
+pub(crate) fn share_name(message: &[u8]) -> Result<String, Status> {
+    let mut reader = ByteReader::from(message, HEADER_SIZE);
     if reader.u16()? != 9 {
-        return Err(Status::INVALID_PARAMETER.into());
+        return Err(Status::INVALID_PARAMETER);
     }
     reader.skip(2)?;
     let (offset, length) = (usize::from(reader.u16()?), usize::from(reader.u16()?));
     if length > MAX_PATH {
-        return Err(Status::BAD_NETWORK_NAME.into());
+        return Err(Status::BAD_NETWORK_NAME);
     }
-    let path = text(slice(&call.message, offset, length)?).ok_or(Status::BAD_NETWORK_NAME)?;
+    let path = text(slice(message, offset, length)?).ok_or(Status::BAD_NETWORK_NAME)?;
     let name = path.strip_prefix(r"\\").and_then(|path| path.split_once('\\')).map(|(_, name)| name);
-    let name = name.filter(|name| !name.contains('\\')).ok_or(Status::BAD_NETWORK_NAME)?;
+    name.filter(|name| !name.contains('\\')).map(str::to_owned).ok_or(Status::BAD_NETWORK_NAME)
+}
+
+/// Executes TREE_CONNECT.
+pub(crate) async fn tree_connect(call: &Call) -> CommandResult {
+    let name = share_name(&call.message)?;
     let session = call.session()?;
     let login = session.login().ok_or(Status::USER_SESSION_DELETED)?;
     let (tree, share_type, access) = if name.eq_ignore_ascii_case(IPC) {

@@ -38,7 +38,7 @@ pub(super) fn check(message: &AuthenticateMessage, nonce: &[u8; 8], password: &s
 }
 
 /// Returns the key for a user, the domain that the client named, and a password.
-fn response_key(user: &str, domain: &str, password: &str) -> Zeroizing<[u8; 16]> {
+pub(super) fn response_key(user: &str, domain: &str, password: &str) -> Zeroizing<[u8; 16]> {
     let password = Zeroizing::new(utf16(password));
     let hash: Zeroizing<[u8; 16]> = Zeroizing::new(Md4::digest(&password[..]).into());
     Zeroizing::new(hmac_md5(&hash[..], &[&utf16(&user.to_uppercase()), &utf16(domain)]))

@@ -52,7 +52,7 @@ pub(crate) mod tag {
     pub(crate) const LEASE: &[u8] = b"RqLs";
     pub(crate) const DURABLE_REQUEST_V2: &[u8] = b"DH2Q";
     pub(crate) const DURABLE_RECONNECT_V2: &[u8] = b"DH2C";
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) const APP_INSTANCE: &[u8] =
         &[0x45, 0xbc, 0xa6, 0x6a, 0xef, 0xa7, 0xf7, 0x4a, 0x90, 0x08, 0xfa, 0x46, 0x2e, 0x14, 0x4d, 0x74];
 }
@@ -234,7 +234,7 @@ impl CreateResponse {
 }
 
 /// Writes contexts, each at a multiple of 8 bytes.
-fn write_contexts(contexts: &[(&'static [u8], Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn write_contexts(contexts: &[(&'static [u8], Vec<u8>)]) -> Vec<u8> {
     let mut writer = ByteWriter::new();
     for (index, (name, data)) in contexts.iter().enumerate() {
         let start = writer.len();

@@ -69,7 +69,7 @@ pub(crate) enum NextFrame {
 pub(crate) struct ReservedFrame(ReservedBytes);
 
 impl ReplyMemory {
-    /// Sizes the memory as the limits say.
+    /// Creates the memory with the sizes in the limits.
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             bytes: FairSemaphore::new(limits.unread_reply_bytes),

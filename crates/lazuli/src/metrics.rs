@@ -165,7 +165,7 @@ impl Sources {
         text.one("lazuli_share_usages", Gauge, help, self.file.share_usages());
     }
 
-    /// Sizes of the structures that live as long as the process and have no metric with a name of its own.
+    /// Adds the sizes of structures that live as long as the process and have no metric of their own.
     fn structures(&self, text: &mut Text) {
         let (limited, derived) = (StructureSize::limited, StructureSize::derived);
         let incoming_spaces = self.blob.incoming_spaces()

@@ -241,7 +241,7 @@ fn bound_signature(key_reply: &str, bound: &[(&str, &str)]) -> String {
     format!("{}&sig={}", query.join("&"), encoded(&signature))
 }
 
-/// F3 of the security review, written anew.
+// Finding F3 of the security review.
 #[test]
 fn f3_the_holder_of_a_bound_signature_cannot_drop_or_move_its_bounds() {
     let dir = tempfile::tempdir().unwrap();
@@ -317,7 +317,7 @@ fn f3_the_holder_of_a_bound_signature_cannot_drop_or_move_its_bounds() {
     }
 }
 
-/// F2 and F9 of the security review by token, written anew.
+// Findings F2 and F9 of the security review, with bearer tokens.
 #[test]
 fn f2_f9_a_contributor_neither_protects_a_blob_nor_publishes_a_container() {
     let dir = tempfile::tempdir().unwrap();

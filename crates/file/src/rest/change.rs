@@ -51,7 +51,7 @@ impl FileService {
         }
     }
 
-    /// Like [`FileService::change_child`], for rules that never remove the child.
+    /// Changes a child like [`FileService::change_child`], for rules that never remove the child.
     pub(crate) async fn write_child(
         &self,
         spot: &Spot,

@@ -70,7 +70,7 @@ impl FileService {
         changed.await
     }
 
-    /// Like [`FileService::change_row`], for rules that never remove the child.
+    /// Changes a child like [`FileService::change_row`], for rules that never remove the child.
     pub(crate) async fn write_row(
         &self,
         spot: &Spot,

@@ -83,7 +83,7 @@ async fn failing_or_mismatching_issuer_has_no_keys() {
     }
 }
 
-/// Time stands still, except when all tasks wait for it.
+// The clock is paused and advances only when all tasks wait for it.
 #[tokio::test(start_paused = true)]
 async fn silent_issuer_does_not_delay_requests_with_a_cached_key() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -46,8 +46,8 @@ impl BlockEvictor {
     }
 }
 
-/// Whether the cache refuses a block that is as heavy as a block can be. All shards of a cache have the same
-/// size, so one key stands for all.
+/// Returns whether the cache refuses a block of the maximum weight. All shards of a cache have the same size,
+/// so one key represents all.
 fn refuses_heavy_blocks(cache: &Cache, tree: TreeId) -> bool {
     let probe = GlobalTableId::from((tree, u64::MAX));
     cache.insert_block(probe, PROBE_OFFSET, block_of_length(u32::MAX));

@@ -5,6 +5,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PYTHON ?= python3
 VENV := target/clients
+STAGE := target/dist-packages/stage
 JAVA := $(abspath target/clients-java)
 # A first build gains nothing from incremental files, which take almost half of the target folder.
 ifeq ($(wildcard target/debug),)
@@ -14,7 +15,7 @@ APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Cargo's target folder may be elsewhere, so ask cargo for it.
 BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
 
-.PHONY: help serve test test-core test-build test-rust test-clients test-java test-go test-smb test-flips test-cancel static lint deny bench bench-smb fuzz clean
+.PHONY: help serve test test-core test-build test-rust test-clients test-java test-go test-smb test-packages test-flips test-cancel static lint deny install dist bench bench-smb fuzz clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -24,7 +25,7 @@ serve: ## Build and run on the embedded default: data in ./lazuli-data, ports 10
 
 # The parts of `make test`, in order, with their names in its summary.
 PARTS := 'test-build=build, lint and docs' 'test-rust=Rust tests' 'test-clients=Python and Node clients' \
-  'test-java=Java clients' 'test-go=Go clients' 'test-smb=smbtorture'
+  'test-java=Java clients' 'test-go=Go clients' 'test-smb=smbtorture' 'test-packages=packages'
 
 test: ## Install what the tests need, then lint and test everything; prints the seconds of each part
 	@$(PYTHON) tests/parts.py $(MAKE) $(PARTS)
@@ -60,6 +61,9 @@ test-go: $(VENV)/installed binary ## Every operation by the Go clients, if Go 1.
 test-smb: $(VENV)/installed binary ## The tests of Samba's smbtorture that must not be lost
 	$(PYTHON) tests/smb/torture.py --lazuli $(BIN)/debug/lazuli --passing
 
+test-packages: $(VENV)/installed binary ## The archive, npm packages, wheel and image, built from the debug binary and used as users would
+	LAZULI=$(BIN)/debug/lazuli $(VENV)/bin/python -m pytest -q tests/packages
+
 test-flips: ## Flip every bit of a small data directory, one at a time: a quarter of an hour
 	$(CARGO) test -p lazuli-torture --test flips -- --all
 
@@ -86,6 +90,22 @@ lint: static ## The static checks, and cargo-deny if it is installed
 
 deny: ## Check licenses, duplicates and sources of dependencies
 	$(CARGO) deny check bans licenses sources
+
+PREFIX ?= /usr/local
+install: ## Build the published binary and install it with man pages and completions; PREFIX is /usr/local
+	$(PYTHON) packaging/dist.py tar
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	  $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	install -m 755 $(STAGE)/lazuli $(DESTDIR)$(PREFIX)/bin/lazuli
+	install -m 644 $(STAGE)/man/* $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 $(STAGE)/completions/lazuli.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lazuli
+	install -m 644 $(STAGE)/completions/_lazuli $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_lazuli
+	install -m 644 $(STAGE)/completions/lazuli.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/lazuli.fish
+
+dist: $(VENV)/installed ## Build all packages into target/dist-packages: tar.gz, deb, rpm, npm, wheel, root file system of the image
+	$(CARGO) deb --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deb
+	$(CARGO) generate-rpm --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-generate-rpm
+	$(VENV)/bin/python packaging/dist.py
 
 bench: ## Compare with the raw disk, Azurite, nginx and smbd; writes bench-results/index.html
 	$(CARGO) build --release -p lazuli

@@ -11,8 +11,6 @@
 //! counted by reason and reported. They never count as throughput.
 
 mod ab;
-mod account;
-mod client;
 mod compare;
 mod extents;
 mod histogram;
@@ -33,6 +31,7 @@ mod workload;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lazuli_client::{account, client};
 use progress::Progress;
 use report::{Report, Section};
 

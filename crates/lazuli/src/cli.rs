@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use lazuli_bench::BenchArgs;
 
 use crate::account::AccountArgs;
+use crate::azurite::AzuriteArgs;
 use crate::backup::{BackupArgs, RestoreArgs};
 use crate::config::Layer;
 use crate::doctor::DoctorArgs;
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     /// TOML file that --config or LAZULI_CONFIG names (as blob-port). Flags override variables, and variables
     /// override the file. AZURITE_ACCOUNTS is supported as well.
     Serve(Box<ServeArgs>),
+    /// Serve with Azurite's options, ports and output; a link to the binary called azurite does the same
+    Azurite(Box<AzuriteArgs>),
     /// Add, list and change accounts of a running or stopped server
     Account(AccountArgs),
     /// Create a shared access signature, for AzCopy and other clients that use no key

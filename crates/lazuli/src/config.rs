@@ -266,13 +266,23 @@ impl Config {
         file: Option<&Path>,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
+        Self::load_with_defaults(flags, Layer::default(), file, variable)
+    }
+
+    /// Like [`load`](Self::load), with `defaults` for options that no source sets.
+    pub(crate) fn load_with_defaults(
+        flags: Layer,
+        defaults: Layer,
+        file: Option<&Path>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
         let environment = Layer::from_environment(&variable)?;
         let from_variable = variable(CONFIG_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         let file = match file.or(from_variable.as_deref()) {
             Some(path) => Layer::from_file(path)?,
             None => Layer::default(),
         };
-        Self::resolve(flags.or(environment).or(file))
+        Self::resolve(flags.or(environment).or(file).or(defaults))
     }
 
     /// Returns the data directory for a command that needs one. Ignores `in-memory`, which only concerns

@@ -5,6 +5,7 @@
 //! configuration.
 
 mod account;
+mod azurite;
 mod background;
 mod backup;
 mod check;
@@ -33,6 +34,7 @@ mod scrub;
 mod sealing;
 mod seed;
 mod serve;
+mod service_manager;
 mod services;
 mod smb;
 mod status;
@@ -44,7 +46,9 @@ mod usage;
 use std::process::ExitCode;
 
 use clap::Parser;
+use lazuli_protocol::ServiceKind;
 
+use azurite::AzuriteArgs;
 use cli::{Cli, Command};
 use config::{Config, ConfigError};
 
@@ -94,10 +98,15 @@ fn main() -> ExitCode {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     keep_keys_out_of_core_dumps();
     let variable = |name: &str| std::env::var(name).ok();
-    let done = match Cli::parse().command {
+    let command = match azurite::from_program_name(std::env::args_os()) {
+        Some((args, only)) => return finish(serve_as_azurite(args, only, variable)),
+        None => Cli::parse().command,
+    };
+    let done = match command {
+        Command::Azurite(args) => serve_as_azurite(*args, None, variable),
         Command::Serve(args) => Config::load(args.layer, args.config.as_deref(), variable)
             .map_err(Failure::from)
-            .and_then(serve::run),
+            .and_then(|config| serve::run(config, serve::Banner::Lazuli)),
         Command::Account(args) => account::run(args, variable),
         Command::Sas(args) => sas::run(args, variable),
         Command::Status(args) => status::run(args, variable),
@@ -118,6 +127,25 @@ fn main() -> ExitCode {
         Command::Compact(args) => compact::run(&args.directory.dir, args.accept_missing_rows),
         Command::Bench(args) => lazuli_bench::run(args).map_err(Failure::Failed),
     };
+    finish(done)
+}
+
+/// Serves with the options of Azurite.
+fn serve_as_azurite(
+    args: AzuriteArgs,
+    only: Option<ServiceKind>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<(), Failure> {
+    let plan = args.plan(only).map_err(Failure::Usage)?;
+    for note in &plan.notes {
+        eprintln!("azurite: {note}");
+    }
+    let config = Config::load_with_defaults(plan.flags, plan.defaults, None, variable)?;
+    serve::run(config, serve::Banner::Azurite)
+}
+
+/// Prints the failure, if any, and returns the exit code.
+fn finish(done: Result<(), Failure>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -40,7 +40,7 @@ use crate::ready::Ready;
 use crate::report::RunningServer;
 use crate::services::Services;
 use crate::smb::Smb;
-use crate::{Failure, health, logging, oidc, provision, seed};
+use crate::{Failure, azurite, health, logging, oidc, provision, seed, service_manager};
 
 /// Time for requests in flight to finish when the server stops.
 const DRAIN_TIME: Duration = Duration::from_secs(30);
@@ -62,8 +62,17 @@ const FEWEST_CONNECTIONS: u64 = 16;
 /// to 61 puts.
 const TASKS_PER_POLL: u32 = 16;
 
+/// The program whose text the server prints when it is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Banner {
+    /// Addresses and connection strings.
+    Lazuli,
+    /// The text of Lazuli, then the lines of Azurite.
+    Azurite,
+}
+
 /// Serves until a signal says to stop.
-pub(crate) fn run(config: Config) -> Result<(), Failure> {
+pub(crate) fn run(config: Config, banner: Banner) -> Result<(), Failure> {
     let _logs = logging::init(config.log, &config.log_level)?;
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     unknown_variables(variables).iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -75,10 +84,10 @@ pub(crate) fn run(config: Config) -> Result<(), Failure> {
     let mut background = runtime::Builder::new_multi_thread();
     background.worker_threads(1).thread_name("lazuli-chores").enable_all();
     let background = background.on_thread_start(scheduling::sweeper).build().map_err(Failure::failed)?;
-    runtime.block_on(serve(config, limits, background.handle()))
+    runtime.block_on(serve(config, banner, limits, background.handle()))
 }
 
-async fn serve(config: Config, limits: Limits, background: &Handle) -> Result<(), Failure> {
+async fn serve(config: Config, banner: Banner, limits: Limits, background: &Handle) -> Result<(), Failure> {
     // A server that cannot listen creates no data directory.
     let sockets = Sockets::bind(&config).await?;
     let engine = engine::open(&config)?;
@@ -137,11 +146,13 @@ async fn serve(config: Config, limits: Limits, background: &Handle) -> Result<()
 
     // Before this point a signal ends the process like a crash, which loses no acknowledged data.
     let mut signals = Signals::new().map_err(Failure::failed)?;
-    announce(engine.directory(), &accounts, &endpoints).await?;
+    announce(banner, engine.directory(), &accounts, &endpoints).await?;
+    service_manager::ready();
     while signals.next().await == SignalAction::Reload {
         reload(&config.tls, tls.as_ref());
     }
     tracing::info!("draining; another signal exits at once");
+    service_manager::stopping();
     draining.store(true, Ordering::Relaxed);
     tokio::spawn(async move {
         while signals.next().await == SignalAction::Reload {}
@@ -339,6 +350,7 @@ fn reload(source: &TlsSource, tls: Option<&Tls>) {
 /// Prints the addresses and a connection string for each account. Shows a key if it is the well-known one, or
 /// if stdout is a terminal.
 async fn announce(
+    banner: Banner,
     data: Option<&Path>,
     accounts: &AccountDirectory,
     endpoints: &Endpoints,
@@ -347,9 +359,13 @@ async fn announce(
     let data = data.map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
     let show_keys = stdout().is_terminal();
     let ready = Ready { endpoints, data: data.as_deref(), accounts: &accounts, show_keys };
+    let mut text = ready.block();
+    if banner == Banner::Azurite {
+        text += &azurite::listening(&endpoints.services, endpoints.tls);
+    }
     let mut stdout = stdout().lock();
     // Serve even if stdout is closed.
-    let _ = stdout.write_all(ready.block().as_bytes()).and_then(|()| stdout.flush());
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     Ok(())
 }
 

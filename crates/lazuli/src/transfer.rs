@@ -1,6 +1,7 @@
 //! `lazuli export` and `lazuli import stream`: all rows and content as one stream, independent of the engine
 //! and the format of the data directory.
 
+mod azurite;
 mod export;
 mod import;
 mod stream;
@@ -57,6 +58,21 @@ enum From {
         #[command(flatten)]
         identities: IdentityArgs,
     },
+    /// Import the folder of a stopped Azurite: blobs, queues and tables
+    ///
+    /// Exits with 1 if anything was left out, and lists it. ETags, times and identifiers of snapshots and
+    /// messages are new. The data directory may have data already; objects with the same names are replaced.
+    Azurite {
+        /// The folder of Azurite (its --location)
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+        /// The data directory; no server may be running on it
+        #[arg(long, value_name = "DATA")]
+        into: PathBuf,
+        /// Count what would be imported, but import nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
 /// Exports a data directory.
@@ -103,9 +119,12 @@ fn to_file(path: &Path, recipients: Option<&Recipients>, source: BackupSource) -
     Ok(counts)
 }
 
-/// Imports a stream.
+/// Imports a stream or a folder of Azurite.
 pub(crate) fn run_import(args: ImportArgs) -> Result<(), Failure> {
-    let From::Stream { file, into, dry_run, identities } = args.from;
+    let (file, into, dry_run, identities) = match args.from {
+        From::Stream { file, into, dry_run, identities } => (file, into, dry_run, identities),
+        From::Azurite { folder, into, dry_run } => return azurite::import(&folder, &into, dry_run),
+    };
     let identities = identities.load()?;
     let input: Box<dyn Read> = if file == Path::new("-") {
         Box::new(io::stdin().lock())

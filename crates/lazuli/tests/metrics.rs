@@ -103,6 +103,7 @@ const CHORES: &[&str] = &[
     "deleted_shares",
     "deleted_and_cleared_queues",
     "message_expiry",
+    "removed_accounts",
     "content_sweep",
     "scrub",
 ];
@@ -265,4 +266,23 @@ fn unauthenticated_smb_client_is_counted_until_it_disconnects() {
     support::eventually("the connection is counted", || strangers() == 1.0);
     drop(stream);
     support::eventually("the connection is no longer counted", || strangers() == 0.0);
+}
+
+#[test]
+fn every_series_of_the_dashboard_and_the_alert_rules_exists() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    // Operations have series after their first request.
+    assert_eq!(server.call(ServiceKind::Queue, "PUT", "/some-name", "").status, 201);
+    let (_, families) = parse(&server.console("/metrics").1);
+    let packaging = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
+    for file in ["grafana/lazuli.json", "prometheus/alerts.yml"] {
+        let text = std::fs::read_to_string(format!("{packaging}/{file}")).unwrap();
+        let names = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let names: BTreeSet<_> = names.filter(|name| name.starts_with("lazuli_")).collect();
+        assert!(names.len() > 8, "{file}: {names:?}");
+        for name in names {
+            assert!(families.contains(family(name)), "{file}: {name} does not exist");
+        }
+    }
 }

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
-use super::account::{Endpoint, StorageAccount};
+use crate::account::{Endpoint, StorageAccount};
 
 /// The `x-ms-version` of requests. All peers know it.
 const VERSION: Version = Version::new(2023, 11, 3);
@@ -36,33 +36,35 @@ const MIN_KEPT_END: usize = 1 << 10;
 
 /// One request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Call {
-    pub(crate) method: Method,
+pub struct Call {
+    /// The method.
+    pub method: Method,
     /// The path below the account, encoded; empty for the service itself.
-    pub(crate) path: String,
+    pub path: String,
     /// The query, encoded, without `?`.
-    pub(crate) query: String,
+    pub query: String,
     /// Headers in addition to those that every request has.
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
 }
 
 impl Call {
     /// Returns a request without additional headers and without a body.
-    pub(crate) fn new(method: Method, path: impl Into<String>, query: impl Into<String>) -> Self {
+    pub fn new(method: Method, path: impl Into<String>, query: impl Into<String>) -> Self {
         Self { method, path: path.into(), query: query.into(), ..Self::default() }
     }
 
     /// Adds a header.
     #[must_use]
-    pub(crate) fn header(mut self, name: &'static str, value: &'static str) -> Self {
+    pub fn header(mut self, name: &'static str, value: &'static str) -> Self {
         self.headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         self
     }
 
     /// Sets the body.
     #[must_use]
-    pub(crate) fn body(mut self, body: Bytes) -> Self {
+    pub fn body(mut self, body: Bytes) -> Self {
         self.body = body;
         self
     }
@@ -70,22 +72,29 @@ impl Call {
 
 /// A response that was read to its end.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
+pub struct Reply {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
     /// The beginning of the body.
-    pub(crate) body: Bytes,
+    pub body: Bytes,
     /// The end of the body: at least its last KiB, if the body is that long.
-    pub(crate) end: Bytes,
+    pub end: Bytes,
     /// The length of the whole body.
-    pub(crate) length: u64,
+    pub length: u64,
 }
 
 /// Why an operation failed. Errors are counted by the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum OperationFailure {
+pub enum OperationFailure {
     /// The server answered with another status than expected.
-    Refused { status: StatusCode, code: String },
+    Refused {
+        /// The status of the answer.
+        status: StatusCode,
+        /// The error code, or an empty text.
+        code: String,
+    },
     /// The answer had the expected status and wrong content.
     Wrong(&'static str),
     /// The connection failed before the answer was complete.
@@ -114,7 +123,7 @@ impl fmt::Display for OperationFailure {
 
 impl Reply {
     /// Returns an error if the status is another one.
-    pub(crate) fn expect(self, status: StatusCode) -> Result<Self, OperationFailure> {
+    pub fn expect(self, status: StatusCode) -> Result<Self, OperationFailure> {
         if self.status == status {
             return Ok(self);
         }
@@ -126,14 +135,15 @@ impl Reply {
 
 /// The account on a server that requests address.
 #[derive(Clone)]
-pub(crate) struct TargetAccount {
-    pub(crate) account: Arc<StorageAccount>,
+pub struct TargetAccount {
+    /// The account.
+    pub account: Arc<StorageAccount>,
     /// The TLS configuration, if an endpoint uses TLS.
-    pub(crate) tls: Option<TlsConnector>,
+    pub tls: Option<TlsConnector>,
 }
 
 /// A client of one service. It connects when needed.
-pub(crate) struct Client {
+pub struct Client {
     account: Arc<StorageAccount>,
     service: ServiceKind,
     endpoint: Endpoint,
@@ -154,26 +164,26 @@ impl Drop for Connection {
 
 impl Client {
     /// Returns a client of a service; `None` if the account does not have the service.
-    pub(crate) fn new(target: &TargetAccount, service: ServiceKind) -> Option<Self> {
+    pub fn new(target: &TargetAccount, service: ServiceKind) -> Option<Self> {
         let endpoint = target.account.endpoint(service)?.clone();
         let (account, tls) = (target.account.clone(), target.tls.clone());
         Some(Self { account, service, endpoint, tls, connection: None })
     }
 
     /// Returns a client of the same service with its own connection.
-    pub(crate) fn another(&self) -> Self {
+    pub fn another(&self) -> Self {
         let (account, endpoint) = (self.account.clone(), self.endpoint.clone());
         Self { account, service: self.service, endpoint, tls: self.tls.clone(), connection: None }
     }
 
     /// Returns the URL of the service, for requests within a batch and for headers that name a source.
-    pub(crate) fn endpoint(&self) -> String {
+    pub fn endpoint(&self) -> String {
         let scheme = if self.endpoint.secure { "https" } else { "http" };
         format!("{scheme}://{}{}", self.endpoint.authority, self.endpoint.path)
     }
 
     /// Sends a request and reads the whole answer.
-    pub(crate) async fn send(&mut self, call: Call) -> Result<Reply, OperationFailure> {
+    pub async fn send(&mut self, call: Call) -> Result<Reply, OperationFailure> {
         let request = self.request(call)?;
         match tokio::time::timeout(TIMEOUT, self.exchange(request)).await {
             Ok(Ok(reply)) => Ok(reply),
@@ -189,7 +199,7 @@ impl Client {
     }
 
     /// Closes the connection. The next request opens a new one.
-    pub(crate) fn disconnect(&mut self) {
+    pub fn disconnect(&mut self) {
         self.connection = None;
     }
 

@@ -12,7 +12,7 @@ const DEVELOPMENT_PORT: u16 = 10_000;
 
 /// Why a connection string or an endpoint is invalid. Never repeats a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum AccountError {
+pub enum AccountError {
     /// A part is not `Name=value`.
     #[error("a connection string is Name=value;Name=value;…")]
     Form,
@@ -29,35 +29,38 @@ pub(crate) enum AccountError {
 
 /// An account with its key and the endpoints of its services.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct StorageAccount {
-    pub(crate) name: String,
-    pub(crate) key: Key,
+pub struct StorageAccount {
+    /// The name of the account.
+    pub name: String,
+    /// The key that signs requests.
+    pub key: Key,
     endpoints: BTreeMap<ServiceKind, Endpoint>,
 }
 
 /// The endpoint of one service of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     /// Whether to speak TLS.
-    pub(crate) secure: bool,
+    pub secure: bool,
     /// The Host header: the host, and the port unless it is the scheme's default.
-    pub(crate) authority: String,
+    pub authority: String,
     /// The host, for TLS.
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
     /// The prefix of every path: `/ACCOUNT` if the host does not name the account, else empty.
-    pub(crate) path: String,
+    pub path: String,
 }
 
 impl StorageAccount {
     /// Returns the development account on its default ports.
-    pub(crate) fn development() -> Self {
+    pub fn development() -> Self {
         let ports = ServiceKind::ALL.into_iter().zip(DEVELOPMENT_PORT..);
         Self::development_on(DEVELOPMENT_HOST, ports)
     }
 
     /// Returns the development account with these services.
-    pub(crate) fn development_on(host: &str, ports: impl IntoIterator<Item = (ServiceKind, u16)>) -> Self {
+    pub fn development_on(host: &str, ports: impl IntoIterator<Item = (ServiceKind, u16)>) -> Self {
         let endpoint = |port| Endpoint {
             secure: false,
             authority: format!("{host}:{port}"),
@@ -70,7 +73,7 @@ impl StorageAccount {
     }
 
     /// Parses a connection string.
-    pub(crate) fn from_connection_string(text: &str) -> Result<Self, AccountError> {
+    pub fn from_connection_string(text: &str) -> Result<Self, AccountError> {
         let mut fields = BTreeMap::new();
         for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').ok_or(AccountError::Form)?;
@@ -103,20 +106,20 @@ impl StorageAccount {
     }
 
     /// Replaces all endpoints by this one.
-    pub(crate) fn only(mut self, service: ServiceKind, endpoint: Endpoint) -> Self {
+    pub fn only(mut self, service: ServiceKind, endpoint: Endpoint) -> Self {
         self.endpoints = BTreeMap::from([(service, endpoint)]);
         self
     }
 
     /// Returns the endpoint of a service, if the account has the service.
-    pub(crate) fn endpoint(&self, service: ServiceKind) -> Option<&Endpoint> {
+    pub fn endpoint(&self, service: ServiceKind) -> Option<&Endpoint> {
         self.endpoints.get(&service)
     }
 }
 
 impl Endpoint {
     /// Parses the URL of an endpoint.
-    pub(crate) fn parse(url: &str) -> Result<Self, AccountError> {
+    pub fn parse(url: &str) -> Result<Self, AccountError> {
         let refused = || AccountError::Url(url.into());
         let uri: Uri = url.parse().map_err(|_| refused())?;
         let secure = match uri.scheme_str() {

@@ -1,0 +1,277 @@
+//! Imports the folder of a stopped Azurite: blobs of all types with snapshots, queues with messages, tables
+//! with entities, and the properties of the services.
+//!
+//! The databases are read several times, each time for one kind of document, because what a document needs
+//! may come later in the file. Documents of one blob, queue or table always go to the same worker, so they
+//! are imported in the order of the file.
+
+mod blobs;
+mod document;
+mod folder;
+mod queues;
+mod tables;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{Display, Write};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use lazuli_client::client::Call;
+use lazuli_concurrency::{Clock, SystemClock};
+use lazuli_protocol::{ServiceKind, date};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use quick_xml::escape::escape;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+pub use document::Chunk;
+use document::{ServiceProperties, SignedIdentifier};
+pub use folder::{Database, Folder, FolderError};
+
+use crate::destination::{Connections, Destination};
+use crate::report::{ImportProgress, ImportReport};
+
+/// Number of requests in flight.
+const WORKERS: usize = 16;
+/// Number of documents that wait for a worker.
+const WAITING_DOCUMENTS: usize = 64;
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Returns the names of the accounts in a folder.
+pub fn accounts(folder: &Folder) -> Result<BTreeSet<String>, FolderError> {
+    let mut names = BTreeSet::new();
+    for database in [Database::Blob, Database::Queue, Database::Table] {
+        folder.documents(database, |_, document| {
+            let name = document.get("accountName").or_else(|| document.get("account"));
+            if let Some(name) = name.and_then(Value::as_str) {
+                names.insert(name.to_owned());
+            }
+            true
+        })?;
+    }
+    Ok(names)
+}
+
+/// State that all workers share.
+struct Import {
+    folder: Folder,
+    destination: Destination,
+    progress: Arc<ImportProgress>,
+}
+
+/// Imports a folder. Objects that cannot be imported are in the report.
+pub async fn import(
+    folder: Folder,
+    destination: Destination,
+    progress: Arc<ImportProgress>,
+) -> Result<ImportReport, FolderError> {
+    let import = Arc::new(Import { folder, destination, progress });
+    blobs::import(&import).await?;
+    queues::import(&import).await?;
+    tables::import(&import).await?;
+    Ok(import.progress.report())
+}
+
+/// A step of the import: which documents it takes, and what a worker does with one.
+trait Step: Send + Sync + 'static {
+    type Document: Send + 'static;
+
+    /// Returns the document with the key that decides about its worker, or `None` if the step ignores it.
+    fn select(&self, import: &Import, collection: &str, document: Value) -> Option<(String, Self::Document)>;
+
+    /// Imports a document.
+    fn run(
+        &self,
+        import: &Import,
+        connections: &mut Connections,
+        document: Self::Document,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// Reads a database and lets the workers run the step on its documents.
+async fn run_step<S: Step>(import: &Arc<Import>, database: Database, step: S) -> Result<(), FolderError> {
+    let step = Arc::new(step);
+    let mut queues = vec![];
+    let mut workers = vec![];
+    for _ in 0..WORKERS {
+        let (sender, mut documents) = mpsc::channel(WAITING_DOCUMENTS);
+        let (import, step) = (import.clone(), step.clone());
+        queues.push(sender);
+        workers.push(tokio::spawn(async move {
+            let mut connections = Connections::new(&import.destination);
+            while let Some(document) = documents.recv().await {
+                step.run(&import, &mut connections, document).await;
+            }
+        }));
+    }
+    let reader = import.clone();
+    let read = tokio::task::spawn_blocking(move || {
+        reader.folder.documents(database, |collection, document| {
+            let Some((key, document)) = step.select(&reader, collection, document) else { return true };
+            let mut hasher = DefaultHasher::new();
+            key.hash(&mut hasher);
+            let worker = hasher.finish() as usize % queues.len();
+            queues[worker].blocking_send(document).is_ok()
+        })
+    });
+    let read = read.await;
+    for worker in workers {
+        if let Err(panicked) = worker.await {
+            import.progress.left_out("a worker", panicked);
+        }
+    }
+    read.unwrap_or_else(|panicked| {
+        import.progress.left_out("the reader", panicked);
+        Ok(())
+    })
+}
+
+impl Import {
+    /// Converts a document. Records it as left out if its shape is unknown.
+    fn parse<T: DeserializeOwned>(&self, collection: &str, document: Value) -> Option<T> {
+        match serde_json::from_value(document) {
+            Ok(parsed) => Some(parsed),
+            Err(error) => {
+                self.progress.left_out(format_args!("a document of {collection}"), error);
+                None
+            }
+        }
+    }
+}
+
+/// Sends the properties of a service, as far as the import knows them.
+async fn import_properties(
+    import: &Import,
+    connections: &mut Connections,
+    service: ServiceKind,
+    properties: ServiceProperties,
+) {
+    let mut xml = String::from("<StorageServiceProperties>");
+    if let Some(rules) = properties.cors {
+        xml += "<Cors>";
+        for rule in rules {
+            xml += "<CorsRule>";
+            element(&mut xml, "AllowedOrigins", &rule.allowed_origins);
+            element(&mut xml, "AllowedMethods", &rule.allowed_methods);
+            element(&mut xml, "AllowedHeaders", &rule.allowed_headers);
+            element(&mut xml, "ExposedHeaders", &rule.exposed_headers);
+            element(&mut xml, "MaxAgeInSeconds", &rule.max_age_in_seconds.to_string());
+            xml += "</CorsRule>";
+        }
+        xml += "</Cors>";
+    }
+    if let Some(version) = properties.default_service_version.filter(|_| service == ServiceKind::Blob) {
+        element(&mut xml, "DefaultServiceVersion", &version);
+    }
+    if let Some(website) = properties.static_website.filter(|_| service == ServiceKind::Blob) {
+        xml += "<StaticWebsite>";
+        element(&mut xml, "Enabled", if website.enabled { "true" } else { "false" });
+        for (name, value) in [
+            ("IndexDocument", website.index_document),
+            ("ErrorDocument404Path", website.error_document404_path),
+        ] {
+            if let Some(value) = value.filter(|_| website.enabled) {
+                element(&mut xml, name, &value);
+            }
+        }
+        xml += "</StaticWebsite>";
+    }
+    xml += "</StorageServiceProperties>";
+    let call = Call::new(Method::PUT, "", "restype=service&comp=properties").body(xml.into());
+    let account = &properties.account_name;
+    match connections.send(account, service, &call, &[StatusCode::ACCEPTED]).await {
+        Ok(_) => import.progress.imported("service properties", 0),
+        Err(failure) => {
+            import.progress.left_out(format_args!("{} properties of {account}", service.name()), failure);
+        }
+    }
+}
+
+/// Returns the body of a request that sets stored access policies.
+fn access_policies(identifiers: &[SignedIdentifier]) -> Bytes {
+    let mut xml = String::from("<SignedIdentifiers>");
+    for identifier in identifiers {
+        xml += "<SignedIdentifier>";
+        element(&mut xml, "Id", &identifier.id);
+        xml += "<AccessPolicy>";
+        let policy = &identifier.policy;
+        for (name, value) in
+            [("Start", &policy.start), ("Expiry", &policy.expiry), ("Permission", &policy.permission)]
+        {
+            if let Some(value) = value {
+                element(&mut xml, name, value);
+            }
+        }
+        xml += "</AccessPolicy></SignedIdentifier>";
+    }
+    xml += "</SignedIdentifiers>";
+    xml.into()
+}
+
+fn element(xml: &mut String, name: &str, value: &str) {
+    // Writing to a String cannot fail.
+    let _ = write!(xml, "<{name}>{}</{name}>", escape(value));
+}
+
+/// Adds a header. Returns an error if the value cannot be one.
+fn header(call: &mut Call, name: &str, value: &str) -> Result<(), String> {
+    let invalid = |error: &dyn Display| format!("{name}: {error}");
+    let parsed = HeaderName::try_from(name).map_err(|error| invalid(&error))?;
+    call.headers.insert(parsed, HeaderValue::try_from(value).map_err(|error| invalid(&error))?);
+    Ok(())
+}
+
+/// Adds the headers of metadata.
+fn metadata(call: &mut Call, metadata: Option<&BTreeMap<String, String>>) -> Result<(), String> {
+    metadata
+        .into_iter()
+        .flatten()
+        .try_for_each(|(name, value)| header(call, &format!("x-ms-meta-{name}"), value))
+}
+
+/// Counts objects whose metadata has names with capital letters: the client sends names in lower case.
+fn count_lost_capitals(import: &Import, metadata: Option<&BTreeMap<String, String>>) {
+    let has_capitals = |name: &String| name.contains(|c: char| c.is_ascii_uppercase());
+    if metadata.into_iter().flatten().any(|(name, _)| has_capitals(name)) {
+        import.progress.lost("capital letters in names of metadata");
+    }
+}
+
+/// Encodes a part of a path or a value of a query.
+fn encode(text: &str) -> impl Display {
+    utf8_percent_encode(text, UNRESERVED)
+}
+
+/// Returns the milliseconds since 1970 of an ISO time.
+fn unix_milliseconds(text: &str) -> Option<i64> {
+    let moment = date::parse_iso8601(text)?;
+    i64::try_from(moment.unix_nanos() / 1_000_000).ok()
+}
+
+fn now_milliseconds() -> i64 {
+    i64::try_from(SystemClock.now().unix_nanos() / 1_000_000).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::document::AccessPolicy;
+    use super::*;
+
+    #[test]
+    fn access_policies_are_escaped_and_leave_out_what_is_absent() {
+        let policy = AccessPolicy { permission: Some("r".into()), ..AccessPolicy::default() };
+        let xml = access_policies(&[SignedIdentifier { id: "a<b".into(), policy }]);
+        let expected = "<SignedIdentifiers><SignedIdentifier><Id>a&lt;b</Id><AccessPolicy>\
+                        <Permission>r</Permission></AccessPolicy></SignedIdentifier></SignedIdentifiers>";
+        assert_eq!(xml, expected);
+    }
+
+    #[test]
+    fn times_are_read_with_milliseconds() {
+        assert_eq!(unix_milliseconds("1970-01-01T00:00:01.500Z"), Some(1500));
+        assert_eq!(unix_milliseconds("soon"), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! The server into which data is imported.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::StatusCode;
+use lazuli_client::client::{Call, Client, OperationFailure, Reply, TargetAccount};
+use lazuli_protocol::ServiceKind;
+
+/// How often a request is sent before the import gives up.
+const ATTEMPTS: u32 = 6;
+/// Wait before the second attempt. It doubles with each attempt.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+/// The accounts of the server by name.
+#[derive(Clone, Default)]
+pub struct Destination(pub BTreeMap<String, TargetAccount>);
+
+/// Clients of one worker, one for each account and service, each with its own connection.
+pub struct Connections {
+    destination: Destination,
+    clients: BTreeMap<(String, ServiceKind), Client>,
+}
+
+impl Connections {
+    /// Returns connections that are opened when they are needed.
+    pub fn new(destination: &Destination) -> Self {
+        Self { destination: destination.clone(), clients: BTreeMap::new() }
+    }
+
+    /// Sends a request until the server answers it, and expects one of the statuses.
+    ///
+    /// A repeated request may meet its own effect, so every request of an import can be sent twice.
+    pub async fn send(
+        &mut self,
+        account: &str,
+        service: ServiceKind,
+        call: &Call,
+        expected: &[StatusCode],
+    ) -> Result<Reply, OperationFailure> {
+        let client = self.client(account, service)?;
+        let mut wait = FIRST_WAIT;
+        for attempt in 1.. {
+            let failure = match client.send(call.clone()).await {
+                Ok(reply) if expected.contains(&reply.status) => return Ok(reply),
+                Ok(reply) => match reply.expect(StatusCode::OK) {
+                    Ok(reply) => {
+                        OperationFailure::Refused { status: reply.status, code: "unexpected".into() }
+                    }
+                    Err(refused) => refused,
+                },
+                Err(failure) => failure,
+            };
+            if attempt == ATTEMPTS || !may_repeat(&failure) {
+                return Err(failure);
+            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+        }
+        Err(OperationFailure::TimedOut)
+    }
+
+    fn client(&mut self, account: &str, service: ServiceKind) -> Result<&mut Client, OperationFailure> {
+        let key = (account.to_owned(), service);
+        let client = match self.clients.remove(&key) {
+            Some(client) => client,
+            None => {
+                let target = self.destination.0.get(account);
+                let client = target.and_then(|target| Client::new(target, service));
+                client.ok_or_else(|| OperationFailure::Request(format!("there is no account {account}")))?
+            }
+        };
+        Ok(self.clients.entry(key).or_insert(client))
+    }
+}
+
+/// Whether the server did not answer, or asked to try again.
+fn may_repeat(failure: &OperationFailure) -> bool {
+    match failure {
+        OperationFailure::Connection(_) | OperationFailure::TimedOut => true,
+        OperationFailure::Refused { status, .. } => status.is_server_error(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_unanswered_requests_and_server_errors_are_repeated() {
+        let refused = |status| OperationFailure::Refused { status, code: String::new() };
+        assert!(may_repeat(&OperationFailure::TimedOut));
+        assert!(may_repeat(&refused(StatusCode::SERVICE_UNAVAILABLE)));
+        assert!(!may_repeat(&refused(StatusCode::CONFLICT)));
+        assert!(!may_repeat(&OperationFailure::Request("no account".into())));
+    }
+}

@@ -20,6 +20,7 @@ use lazuli_concurrency::{FairPermit, FairSemaphore, Holder};
 use lazuli_protocol::peers::limited_peer;
 
 use crate::limits::Limits;
+use crate::proxies::TrustedProxies;
 
 /// The largest frame of a streamed body, in bytes.
 const LARGEST_FRAME: u64 = 256 * 1024;
@@ -30,6 +31,7 @@ pub(crate) struct ReplyMemory {
     bytes: Arc<FairSemaphore<IpAddr>>,
     streams: Arc<FairSemaphore<IpAddr>>,
     limit_loopback: bool,
+    proxies: TrustedProxies,
 }
 
 /// One connection's part of a [`ReplyMemory`].
@@ -75,12 +77,15 @@ impl ReplyMemory {
             bytes: FairSemaphore::new(limits.unread_reply_bytes),
             streams: FairSemaphore::new(limits.streams),
             limit_loopback: limits.limit_loopback,
+            proxies: limits.trusted_proxies.clone(),
         }
     }
 
-    /// Returns the part of a new connection from a peer.
+    /// Returns the part of a new connection from a peer. A trusted proxy carries requests of many clients on
+    /// one connection, so it has no limit.
     pub(crate) fn connection(&self, peer: IpAddr) -> ConnectionReplies {
-        let peer = limited_peer(peer, self.limit_loopback);
+        let is_client = !self.proxies.contains(peer);
+        let peer = limited_peer(peer, self.limit_loopback).filter(|_| is_client);
         let (bytes, streams) = (self.bytes.holder(peer), self.streams.holder(peer));
         ConnectionReplies { bytes, streams, held: Arc::default() }
     }
@@ -221,5 +226,15 @@ mod tests {
         assert!(same.are_streams_exhausted() && !other.are_streams_exhausted());
         drop(held);
         assert!(begin(&one).is_some());
+    }
+
+    #[test]
+    fn trusted_proxy_may_carry_all_requests() {
+        let proxy = IpAddr::from([192, 0, 2, 3]);
+        let trusted_proxies = TrustedProxies::from(vec![proxy.into()]);
+        let memory = ReplyMemory::new(&Limits { streams: 8, trusted_proxies, ..Limits::default() });
+        let replies = memory.connection(proxy);
+        let held: Vec<_> = (0..8).map_while(|_| replies.begin_stream()).collect();
+        assert_eq!((held.len(), replies.begin_stream().is_none()), (8, true));
     }
 }

@@ -109,13 +109,15 @@ async fn a_client_that_sends_everything_before_it_reads_gets_its_refusal() {
 }
 
 #[tokio::test]
-async fn plain_text_on_a_tls_port_gets_no_http() {
+async fn plain_text_on_a_tls_port_gets_a_refusal_and_no_service() {
     let (server, directory) = start_tls(Limits::default());
     let mut client = server.connect().await;
     client.send("GET /lapis/public/a HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     let mut got = Vec::new();
     let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.stream, &mut got).await;
-    assert!(!got.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&got));
+    let got = String::from_utf8(got).unwrap();
+    assert!(got.starts_with("HTTP/1.1 400 ") && got.contains("speaks HTTPS only"), "{got}");
+    assert!(!got.contains("x-ms-"), "{got}");
     // HTTP/2 needs TLS.
     let plain = start(ServerOptions::default());
     let mut client = plain.connect().await;

@@ -22,7 +22,6 @@ mod pending;
 mod permission;
 mod range_from_url;
 pub(crate) mod rename;
-mod reply;
 mod share;
 mod smb_properties;
 mod snapshot_id;

@@ -1,6 +1,7 @@
 //! Changes of directories and files by requests, which ask the open-file table first.
 
 use lazuli_concurrency::FileUse;
+use lazuli_content::content_refusal;
 use lazuli_extents::{Content, Writer};
 use lazuli_protocol::Refusal;
 use lazuli_service::internal_error;
@@ -8,7 +9,6 @@ use lazuli_store::View;
 
 use crate::FileService;
 use crate::opens::Admission;
-use crate::rest::reply::content_refusal;
 use crate::tree::content::ContentEdit;
 use crate::tree::record::Node;
 use crate::tree::spot::Spot;

@@ -11,21 +11,22 @@ use http::{HeaderValue, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use lazuli_concurrency::FileUse;
+use lazuli_content::content_refusal;
 use lazuli_extents::{ContentReader, Writer};
 use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::range::content_range;
 use lazuli_protocol::request::{Body, BodyError};
 use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response, date};
 use lazuli_service::log_failed_rule;
+use lazuli_service::reply::{put, put_validators};
 use lazuli_store::{Change, View};
 use md5::{Digest as _, Md5};
 
 use crate::FileService;
 use crate::lock_order::{HeldRank, Rank};
 use crate::opens::Admission;
-use crate::rest::digest::CheckedBody;
+use crate::rest::digest::{CheckedBody, base64};
 use crate::rest::file::{content_headers, properties};
-use crate::rest::reply::{base64, content_refusal, put, validators};
 use crate::rest::smb_properties::{Purpose, SentProperties, written};
 use crate::rest::target;
 use crate::tree::change::{Entry, entry};
@@ -308,7 +309,7 @@ enum EditOutcome {
 /// Makes the response to a written range.
 pub(crate) fn range_written(node: &Node) -> Response {
     let mut response = Response::empty(StatusCode::CREATED);
-    validators(&mut response.headers, node.validators());
+    put_validators(&mut response.headers, node.validators());
     put(&mut response.headers, "x-ms-request-server-encrypted", "true");
     put(&mut response.headers, "x-ms-file-last-write-time", date::iso8601(node.properties.last_write));
     response

@@ -9,11 +9,11 @@ use lazuli_copy::{CopyState, TargetSpace, too_large};
 use lazuli_extents::Content;
 use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
+use lazuli_service::reply::put_validators;
 
 use crate::FileService;
 use crate::rest::file::{admit_replace, check_create};
 use crate::rest::pending::CopyTarget;
-use crate::rest::reply::validators;
 use crate::rest::smb_properties::{Purpose, SentProperties};
 use crate::rest::source::{Source, SourcePlace};
 use crate::tree::attributes::{ARCHIVE, NORMAL};
@@ -84,7 +84,7 @@ impl FileService {
         let node = copied?;
         self.extents.released(released);
         let mut response = Response::empty(StatusCode::ACCEPTED);
-        validators(&mut response.headers, node.validators());
+        put_validators(&mut response.headers, node.validators());
         if let Some(state) = node.file.and_then(|file| file.copy) {
             state.write_accepted(&mut response.headers);
         }

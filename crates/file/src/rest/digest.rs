@@ -6,10 +6,10 @@ use http::HeaderMap;
 use lazuli_protocol::digest::SentDigests;
 use lazuli_protocol::{Refusal, Request};
 use lazuli_service::internal_error;
+use lazuli_service::reply::put;
 use md5::{Digest as _, Md5};
 use tokio::task::JoinHandle;
 
-use crate::rest::reply::{base64, put};
 use crate::tree::rules::MAX_RANGE_WRITE;
 
 /// Longer bodies are digested in a thread of their own.
@@ -81,4 +81,10 @@ impl BodyMd5 {
         *self = Self::Known(md5);
         Ok(md5)
     }
+}
+
+/// Encodes bytes in base64.
+pub(crate) fn base64(bytes: &[u8]) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
 }

@@ -3,12 +3,12 @@
 use http::StatusCode;
 use lazuli_concurrency::{Conditions, FileUse};
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response};
+use lazuli_service::reply::{put, put_validators};
 use lazuli_service::run_to_completion;
 use lazuli_store::View;
 
 use crate::FileService;
 use crate::opens::Admission;
-use crate::rest::reply::{put, validators};
 use crate::rest::smb_properties::{Purpose, SentProperties, written};
 use crate::rest::target::{Target, check_kind_for_read};
 use crate::tree::children::At;
@@ -114,7 +114,7 @@ impl FileService {
         let (node, _) = self.find(&request).await?;
         check_kind_for_read(&node, true)?;
         let mut response = Response::empty(StatusCode::OK);
-        validators(&mut response.headers, node.validators());
+        put_validators(&mut response.headers, node.validators());
         node.metadata.write_headers(&mut response.headers);
         Ok(response)
     }
@@ -137,7 +137,7 @@ impl FileService {
         let metadata = Metadata::from_headers(&request.headers)?;
         let (node, _) = self.change_directory(&request, |node, _| node.metadata = metadata.clone()).await?;
         let mut response = Response::empty(StatusCode::OK);
-        validators(&mut response.headers, node.validators());
+        put_validators(&mut response.headers, node.validators());
         put(&mut response.headers, "x-ms-request-server-encrypted", "true");
         Ok(response)
     }

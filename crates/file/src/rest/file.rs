@@ -7,10 +7,10 @@ use lazuli_extents::Content;
 use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, Version};
+use lazuli_service::reply::{put, put_validators};
 
 use crate::FileService;
-use crate::rest::digest::CheckedBody;
-use crate::rest::reply::{base64, put, validators};
+use crate::rest::digest::{CheckedBody, base64};
 use crate::rest::smb_properties::{Purpose, SentProperties, written};
 use crate::tree::content::ContentEdit;
 use crate::tree::record::{ContentHeaders, File, Node, NodeId};
@@ -98,7 +98,7 @@ impl FileService {
     pub(crate) async fn get_file_metadata(&self, request: Request) -> Result<Response, Refusal> {
         let (node, _) = self.file_to_read(&request, FileUse::ReadAttributes, ByteRange::ALL).await?;
         let mut response = Response::empty(StatusCode::OK);
-        validators(&mut response.headers, node.validators());
+        put_validators(&mut response.headers, node.validators());
         node.metadata.write_headers(&mut response.headers);
         Ok(response)
     }
@@ -122,7 +122,7 @@ impl FileService {
         });
         let node = changed.await?;
         let mut response = Response::empty(StatusCode::OK);
-        validators(&mut response.headers, node.validators());
+        put_validators(&mut response.headers, node.validators());
         put(&mut response.headers, "x-ms-request-server-encrypted", "true");
         Ok(response)
     }

@@ -7,9 +7,9 @@ use http::StatusCode;
 use lazuli_concurrency::{FileLease, FileLeaseAction, FileUse, LeaseId, LeaseState};
 use lazuli_protocol::lease::{Leased, file_lease_action};
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response};
+use lazuli_service::reply::{put, put_validators};
 
 use crate::FileService;
-use crate::rest::reply::{put, validators};
 use crate::tree::rules::{check_no_pending_copy, existing_file, with_lease};
 
 impl FileService {
@@ -47,7 +47,7 @@ impl FileService {
             FileLeaseAction::Break => (StatusCode::ACCEPTED, false),
         };
         let mut response = Response::empty(status);
-        validators(&mut response.headers, node.validators());
+        put_validators(&mut response.headers, node.validators());
         let id = node.file.as_ref().and_then(|file| file.lease.id());
         if let Some(id) = id.filter(|_| shows_id) {
             put(&mut response.headers, "x-ms-lease-id", id.to_string());

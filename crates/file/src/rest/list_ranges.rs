@@ -4,13 +4,14 @@ use std::ops::Range;
 
 use http::StatusCode;
 use lazuli_concurrency::FileUse;
+use lazuli_content::content_refusal;
 use lazuli_extents::{Change, ContentHold, Diff, Error, Ranges};
 use lazuli_protocol::{ByteRange, ErrorCode, Headers, Query, Refusal, Request, Response, xml};
 use lazuli_service::SpaceScan;
+use lazuli_service::reply::{put, put_validators};
 use lazuli_store::{Partition, SpaceId, Which};
 
 use crate::FileService;
-use crate::rest::reply::{content_refusal, put, validators};
 use crate::rest::snapshot_id;
 use crate::rest::target::{self, Target};
 use crate::tree::children::At;
@@ -71,7 +72,7 @@ impl FileService {
         }
         xml.close();
         let mut response = Response::xml(xml.finish());
-        validators(&mut response.headers, node.validators());
+        put_validators(&mut response.headers, node.validators());
         put(&mut response.headers, "x-ms-content-length", length.to_string());
         Ok(response)
     }

@@ -3,12 +3,12 @@
 use http::StatusCode;
 use lazuli_protocol::listing::{MAX_RESULTS, PageRequest};
 use lazuli_protocol::{Headers, Refusal, Request, Response, ServiceKind, date, xml};
+use lazuli_service::reply::put;
 use lazuli_store::SpaceId;
 
 use crate::FileService;
 use crate::failure::Failure;
 use crate::opens::{Handle, OpenLocation, is_below};
-use crate::rest::reply::put;
 use crate::tree::names::fold;
 use crate::tree::record::NodeId;
 use crate::tree::spot::FileKey;

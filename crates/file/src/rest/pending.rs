@@ -5,6 +5,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use lazuli_content::content_refusal;
 use lazuli_copy::{Copies, Destination, PendingCopy, SparseWriter, TargetSpace, persist};
 use lazuli_extents::{Content, Writer};
 use lazuli_protocol::{ErrorCode, Refusal};
@@ -13,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::FileService;
 use crate::opens::PATIENCE;
-use crate::rest::reply::content_refusal;
 use crate::tree::children;
 use crate::tree::names::Name;
 use crate::tree::record::{File, Node, NodeId};

@@ -8,10 +8,10 @@ use http::{HeaderMap, StatusCode};
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Request, Response, Version};
 use lazuli_security::Descriptor;
 use lazuli_service::internal_error;
+use lazuli_service::reply::put;
 use serde::{Deserialize, Serialize};
 
 use crate::FileService;
-use crate::rest::reply::put;
 
 /// Maximum length of a permission in a header. Create Permission takes longer ones.
 pub(crate) const MAX_IN_HEADER: usize = 8 << 10;

@@ -3,10 +3,11 @@
 use crc_fast::CrcAlgorithm::Crc64Nvme;
 use lazuli_copy::unverified;
 use lazuli_protocol::{ByteRange, ErrorCode, Headers, Refusal, Request, Response};
+use lazuli_service::reply::put;
 
 use crate::FileService;
 use crate::rest::content::range_written;
-use crate::rest::reply::{base64, put};
+use crate::rest::digest::base64;
 use crate::rest::target;
 use crate::tree::content::ContentEdit;
 use crate::tree::rules::MAX_RANGE_WRITE;

@@ -14,11 +14,11 @@ use lazuli_generations::Created;
 use lazuli_protocol::lease::{Leased, lease_id};
 use lazuli_protocol::policy::SignedIdentifiers;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, date, names, xml};
+use lazuli_service::reply::{put, put_validators};
 use lazuli_service::run_to_completion;
 use lazuli_store::View;
 
 use crate::FileService;
-use crate::rest::reply::{put, validators};
 use crate::rest::snapshot_id;
 use crate::tree::record::{AccessTier, Share, ShareTier};
 
@@ -116,7 +116,7 @@ impl FileService {
     pub(crate) async fn get_share_acl(&self, request: Request) -> Result<Response, Refusal> {
         let (share, _) = self.share_to_read(&request).await?;
         let mut response = Response::xml(share.policies.to_xml());
-        validators(&mut response.headers, share.validators());
+        put_validators(&mut response.headers, share.validators());
         Ok(response)
     }
 
@@ -140,7 +140,7 @@ impl FileService {
         };
         xml.close();
         let mut response = Response::xml(xml.finish());
-        validators(&mut response.headers, share.validators());
+        put_validators(&mut response.headers, share.validators());
         Ok(response)
     }
 
@@ -206,7 +206,7 @@ impl SentProperties {
 /// Makes a response with the ETag and date of a share.
 pub(crate) fn written(status: StatusCode, share: &Share) -> Response {
     let mut response = Response::empty(status);
-    validators(&mut response.headers, share.validators());
+    put_validators(&mut response.headers, share.validators());
     response
 }
 

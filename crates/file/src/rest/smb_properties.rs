@@ -6,9 +6,9 @@
 use http::{HeaderMap, StatusCode};
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::{ErrorCode, Headers, Refusal, Response, Version, date};
+use lazuli_service::reply::{put, put_validators};
 
 use crate::rest::permission::{Format, MAX_IN_HEADER, check_key};
-use crate::rest::reply::{put, validators};
 use crate::tree::attributes::{ARCHIVE, DIRECTORY, READ_ONLY, normal};
 use crate::tree::permissions::{INHERITED_PERMISSION, Permission};
 use crate::tree::record::{Node, NodeId, SmbProperties};
@@ -250,7 +250,7 @@ pub(crate) fn write(headers: &mut HeaderMap, node: &Node, parent: NodeId, permis
 /// Makes a response with the ETag, date and SMB properties of a directory or file.
 pub(crate) fn written(status: StatusCode, node: &Node, parent: NodeId) -> Response {
     let mut response = Response::empty(status);
-    validators(&mut response.headers, node.validators());
+    put_validators(&mut response.headers, node.validators());
     write(&mut response.headers, node, parent, INHERITED_PERMISSION);
     if status == StatusCode::CREATED || status == StatusCode::OK {
         put(&mut response.headers, "x-ms-request-server-encrypted", "true");

@@ -6,6 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use http::HeaderMap;
 use lazuli_concurrency::{ByteRange, FileUse};
+use lazuli_content::content_refusal;
 use lazuli_copy::{CopySources, SourceUrl, StreamedSource, source_refusal};
 use lazuli_extents::{ContentHold, ContentReader};
 use lazuli_protocol::request::collect;
@@ -16,7 +17,6 @@ use lazuli_service::internal_error;
 use lazuli_store::SpaceId;
 
 use crate::FileService;
-use crate::rest::reply::content_refusal;
 use crate::rest::snapshot_id;
 use crate::rest::target::{Target, patience};
 use crate::tree::children::At;

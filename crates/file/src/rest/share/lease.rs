@@ -3,9 +3,9 @@
 use lazuli_concurrency::lease::Applied;
 use lazuli_protocol::lease::{Leased, fresh_lease_id, lease_action, lease_reply};
 use lazuli_protocol::{Headers, Refusal, Request, Response, names};
+use lazuli_service::reply::put_validators;
 
 use crate::FileService;
-use crate::rest::reply::validators;
 use crate::rest::snapshot_id;
 
 impl FileService {
@@ -29,7 +29,7 @@ impl FileService {
             None => self.shares.change(&request.account, &request.container, &mut rule).await?,
         };
         let mut response = lease_reply(action, &applied);
-        validators(&mut response.headers, share.validators());
+        put_validators(&mut response.headers, share.validators());
         Ok(response)
     }
 }

@@ -4,11 +4,11 @@ use http::StatusCode;
 use lazuli_concurrency::{LeaseId, Stamp, Timestamp};
 use lazuli_generations::{Generation, keys};
 use lazuli_protocol::{ErrorCode, Metadata, Refusal, Request, Response, names};
+use lazuli_service::reply::put;
 use lazuli_service::run_to_completion;
 use lazuli_store::{Change, Decision, Mutation, Reads, View};
 
 use crate::FileService;
-use crate::rest::reply::put;
 use crate::rest::share::{admit_manage, written};
 use crate::rest::snapshot_id::text;
 use crate::tree::record::Share;

@@ -242,13 +242,9 @@ fn io_error_of_a_read_names_the_extent() {
     let dir = tempfile::tempdir().unwrap();
     let no_file = std::fs::File::open(dir.path()).unwrap();
     let extent = ExtentRef { id: ExtentId::new(7, 3), length: 100, crc: 0 };
-    for result in [
-        read_extent(&no_file, &extent, 0..100).map(Some),
-        PageCacheReader::default().read(&no_file, &extent, 0..100),
-    ] {
-        let Err(Error::Io(error)) = result else { panic!("{result:?}") };
-        assert!(error.starts_with("7:0003: "), "{error}");
-    }
+    let result = read_extent(&no_file, &extent, 0..100);
+    let Err(Error::Io(error)) = result else { panic!("{result:?}") };
+    assert!(error.starts_with("7:0003: "), "{error}");
 }
 
 #[tokio::test]

@@ -161,7 +161,7 @@ fn failing_flush_degrades_the_server_until_a_retry_succeeds() {
     eventually("readiness says that flushes fail, and why", || {
         let (status, text) = server.console("/readyz");
         assert_eq!(status, 200, "{text}");
-        text.starts_with("degraded: flush fails (") && text.contains("os error 5")
+        text.starts_with("degraded: flush fails (") && text.contains("Input/output error")
     });
     assert_eq!(metric(&server, "lazuli_background_failing{task=\"flush\"}"), 1.0);
     assert!(metric(&server, "lazuli_background_failures_total{task=\"flush\"}") >= 1.0);

@@ -143,7 +143,9 @@ pub struct Freed {
     pub damaged_nodes: u64,
 }
 
-/// No sweep is due below this many bytes of garbage.
+/// Minimum number of bytes appended or released before a sweep is due. Before the first sweep: minimum number
+/// of bytes on disk. Does not apply if an append found no space. The background task may sweep earlier while
+/// content is quiet.
 pub const SWEEP_MIN_BYTES: u64 = 24 << 20;
 
 impl StorageUse {

@@ -1,11 +1,11 @@
 //! The file service: shares, directories and files over REST, and the table of open files that SMB shares
 //! with it.
 //!
-//! The modules, from the bottom up. Each uses only those above it in this list:
+//! The modules, lowest first. Each uses only modules listed before it:
 //!
 //! - `lock_order`: all locks and the order in which they are taken.
 //! - `tree`: stored rows and content, the quota, snapshots. Knows neither opens nor HTTP.
-//! - [`opens`]: the table of open files, in memory. Knows no commits.
+//! - [`opens`]: the table of open files, in memory. Changes no rows.
 //! - `write_back`: what SMB clients write, from memory to the row.
 //! - `rename`: renames, which need both the tree and the open-file table.
 //! - [`handles`]: the API of the SMB server.

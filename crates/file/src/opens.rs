@@ -7,7 +7,8 @@
 //!
 //! Invariants:
 //!
-//! - The table reads and commits no rows. The state of each file has its own rules in [`state`]; this module
+//! - The table reads and changes no rows. A dropped request sends one empty commit, to learn when its own
+//!   commit is decided. The state of each file has its own rules in [`state`]; this module
 //!   holds the states and lets callers wait for changes.
 //! - A shard is locked for the length of a closure and never across an `await`.
 //! - A state is kept as long as the file has opens, granted requests, a deletion in progress, or writes that

@@ -1,8 +1,8 @@
 //! From a parsed HTTP request to the service and back, in steps: address, account, version, operation,
 //! authentication, limits, service, reply.
 //!
-//! The order of the steps is the order of the protocol's refusals: malformed requests first, then missing
-//! permissions, then exceeded limits. Every failure, including a panic, becomes a reply with a request id,
+//! Two limits of the server's load come first. The order of the other steps is the order of the protocol's
+//! refusals: malformed requests, then missing permissions, then exceeded limits of the operation. Every failure, including a panic, becomes a reply with a request id,
 //! and the connection lives on.
 //!
 //! A request whose client disconnects or whose time is up is dropped at its current await point. Commits that

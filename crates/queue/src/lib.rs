@@ -2,7 +2,8 @@
 //!
 //! A message is one row. Its key contains the time at which the message becomes visible: see [`slot`].
 //! Getting, updating and deleting a message are commits on the condition that its row is unchanged. So a
-//! message goes to one consumer at a time, and consumers do not wait for each other. [`candidates`] remembers
+//! message goes to one consumer at a time, and consumers do not wait for each other. No task makes a message
+//! visible again: a get moves the message to a slot in the future, and later gets read all slots up to now. [`candidates`] remembers
 //! in memory which rows are worth trying; it only saves work and decides nothing.
 //!
 //! A handler reads the request, runs a rule in a transaction on the queue's partition, and replies. Files are
@@ -44,8 +45,8 @@ use record::Queue;
 
 pub use rows::QueueRows;
 
-/// Maximum time from the moment a message is given its slot to its commit. After this time, no message
-/// appears in a slot whose time of visibility has passed.
+/// Maximum time from the moment a message is given its slot to its commit. A later commit is refused. So
+/// nothing appears in a slot that became visible longer ago than this.
 pub(crate) const MAX_COMMIT_DELAY: Span = Span::seconds(30);
 /// Maximum number of attempts of an operation while the queue is being cleared.
 const MAX_ATTEMPTS: usize = 16;

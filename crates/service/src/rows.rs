@@ -26,7 +26,7 @@ impl Rows {
         Self { store, gate: Arc::default(), gone }
     }
 
-    /// Returns the same rows for transactions that do not queue.
+    /// Returns the same rows with a gate of their own, so that these transactions do not wait for others.
     #[must_use]
     pub fn without_queue(&self) -> Self {
         Self { store: self.store.clone(), gate: Arc::new(self.gate.with_separate_queues()), gone: self.gone }

@@ -121,8 +121,9 @@ impl Admission {
         }
     }
 
-    /// Refuses a file that is marked for deletion. Called before the rule judges anything else, because the
-    /// row has to include what SMB clients have written.
+    /// Refuses a file that is marked for deletion. Also refuses a file with buffered writes until they are
+    /// flushed, and notes it for the flush. Called before the rule checks anything else, because the row has
+    /// to include all data that SMB clients have written.
     pub fn check(&mut self, file: FileKey) -> Result<(), Refusal> {
         self.check_stays(file)?;
         let is_dirty = self.table.peek(file, |state| state.buffer.is_dirty()).unwrap_or_default();

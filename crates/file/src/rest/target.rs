@@ -124,7 +124,7 @@ impl FileService {
         range: ByteRange,
     ) -> Result<(Node, NodeId), Refusal> {
         let mut admission = self.opens.admission(target.patience);
-        // Rows of this file read after this point include everything written before the request arrived.
+        // The file that was admitted. Its row is read once more after that, so it includes all earlier writes.
         let mut admitted = None;
         for _ in 0..MAX_TRIES {
             let no_file_is_open = self.opens.is_empty();

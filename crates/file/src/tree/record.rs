@@ -23,7 +23,8 @@ pub(crate) use lazuli_service::Deleted;
 /// Time for which a change of a share's access tier is shown as pending.
 const TIER_TRANSITION: Span = Span::seconds(60);
 
-/// Id of a directory or file in its share, for as long as it exists: the stamp of the commit that created it.
+/// Id of a directory or file in its share, for as long as it exists: a stamp that was taken when it was
+/// created, which is not always the stamp of its commit.
 /// Clients see it as the file id, and the open-file table uses it as key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -212,8 +212,8 @@ impl Committer {
         let is_decided = !matches!(outcome, Err(CommitError::Unknown | CommitError::Stopped));
         for (Job { work, answer, .. }, result) in jobs.into_iter().zip(results) {
             if let Some(answer) = answer {
-                // Other commits of the group affected this refusal. If they did not become durable, it is
-                // void as well. A job that only waits for earlier commits is done once they are decided.
+                // A result may depend on earlier commits of the group. If they did not become durable, it is
+                // void. A job that only waits for earlier commits is done once they are decided.
                 let only_waits = matches!(work, Work::Republish) && is_decided;
                 // Ignore the error: the caller may have been dropped.
                 let _ = answer.send(if only_waits { result } else { outcome.and(result) });

@@ -398,7 +398,10 @@ impl AccountDirectory {
             Ok(Change::of(mutations))
         })
         .await?;
-        Ok(Timestamp::from_ticks(kept_until.load(Ordering::Relaxed)))
+        let until = kept_until.load(Ordering::Relaxed);
+        // A check that ran before the commit has not seen it.
+        self.shared.next_expiry.fetch_min(until, Ordering::AcqRel);
+        Ok(Timestamp::from_ticks(until))
     }
 
     /// Restores the account of that name that was removed last, with its keys, settings and data.
@@ -464,10 +467,20 @@ impl AccountDirectory {
                 self.shared.next_expiry.fetch_min(retired.kept_until().ticks(), Ordering::AcqRel);
                 continue;
             }
-            let key = record::retired(retired.account.generation);
-            let change = move |_: &View<'_>| Ok(Change::of([Mutation::Delete(key.clone())]));
-            self.change(&name, Reads::default(), change).await?;
-            count += 1;
+            let (of, key) = (name.clone(), record::retired(retired.account.generation));
+            let reads = Reads::key(key.clone());
+            // The account may have been restored, and removed again under the same key, since the scan.
+            let change = move |rows: &View<'_>| match rows.row(&key) {
+                Some(row) if decode_retired(&of, row)?.kept_until() <= rows.now => {
+                    Ok(Change::of([Mutation::Delete(key.clone())]))
+                }
+                _ => Err(AccountError::NotRetired(of.clone())),
+            };
+            match self.change(&name, reads, change).await {
+                Ok(()) => count += 1,
+                Err(AccountError::NotRetired(_)) => self.shared.next_expiry.store(0, Ordering::Release),
+                Err(error) => return Err(error),
+            }
         }
         Ok(count)
     }

@@ -2,8 +2,8 @@
 //! authentication, limits, service, reply.
 //!
 //! Two limits of the server's load come first. The order of the other steps is the order of the protocol's
-//! refusals: malformed requests, then missing permissions, then exceeded limits of the operation. Every failure, including a panic, becomes a reply with a request id,
-//! and the connection lives on.
+//! refusals: malformed requests, then missing permissions, then exceeded limits of the operation. Every
+//! failure, including a panic, becomes a reply with a request id, and the connection lives on.
 //!
 //! A request whose client disconnects or whose time is up is dropped at its current await point. Commits that
 //! its service has already submitted to the store may still take effect, as the protocol states for timeouts.

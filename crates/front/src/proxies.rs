@@ -39,9 +39,13 @@ impl TrustedProxies {
     /// Returns the client that a trusted proxy names in the headers of a request, and whether the client's
     /// connection to the proxy uses TLS. `None` stands for what the proxy does not say.
     pub(crate) fn forwarded(&self, headers: &HeaderMap) -> (Option<IpAddr>, Option<bool>) {
-        let values: Vec<_> =
-            headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()).collect();
-        let client = forwarded_client(values.into_iter(), |address| self.contains(address));
+        // A client may send any bytes; the address that the proxy appended to them still counts.
+        let values: Vec<_> = headers
+            .get_all(FORWARDED_FOR)
+            .iter()
+            .map(|value| String::from_utf8_lossy(value.as_bytes()))
+            .collect();
+        let client = forwarded_client(values.iter().map(|value| &**value), |address| self.contains(address));
         let protocol = headers.get_all(FORWARDED_PROTO).iter().next_back();
         (client, protocol.and_then(|value| forwarded_protocol(value.to_str().ok()?)))
     }
@@ -70,6 +74,30 @@ pub(crate) async fn read_preface(socket: &mut TcpStream) -> io::Result<Option<So
                 }
                 before = count;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn bytes_of_the_client_do_not_hide_the_address_that_the_proxy_appended() {
+        let proxies = TrustedProxies::from(vec!["10.0.0.1/32".parse().unwrap()]);
+        for lines in
+            [&[&b"\xff, 192.0.2.1"[..]][..], &[b"10.1.2.3", b"\xff, 192.0.2.1"], &[b"\xff", b"192.0.2.1"]]
+        {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(FORWARDED_FOR, HeaderValue::from_bytes(line).unwrap());
+            }
+            let (client, _) = proxies.forwarded(&headers);
+            assert_eq!(client, Some("192.0.2.1".parse().unwrap()), "{lines:?}");
         }
     }
 }

@@ -30,7 +30,8 @@ impl Connections {
 
     /// Sends a request until the server answers it, and expects one of the statuses.
     ///
-    /// A repeated request may meet its own effect, so every request of an import can be sent twice.
+    /// If the connection breaks before the answer, a repeated request may find its own effect. Most requests
+    /// can be sent twice; a message or a snapshot may then exist twice.
     pub async fn send(
         &mut self,
         account: &str,

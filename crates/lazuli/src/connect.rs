@@ -88,11 +88,13 @@ pub(crate) fn text(
         Some(ClientTool::Mount) => {
             let smb = endpoints.smb.ok_or_else(|| Failure::Failed("SMB is not enabled".into()))?;
             let address = reachable(smb);
-            let options = format!(
-                "port={},username={account},password='{secret}',vers=3.1.1,seal,serverino",
-                address.port()
-            );
-            format!("sudo mount -t cifs //{}/SHARE /mnt -o {options}\n", address.ip())
+            // Arguments of a command are visible to all users of the machine, so the key goes into a file.
+            let (ip, port) = (address.ip(), address.port());
+            format!(
+                "(umask 077; printf 'username=%s\\npassword=%s\\n' '{account}' '{secret}' > lazuli.credentials)\n\
+                 sudo mount -t cifs //{ip}/SHARE /mnt \
+                 -o credentials=lazuli.credentials,port={port},vers=3.1.1,seal,serverino\n"
+            )
         }
     })
 }

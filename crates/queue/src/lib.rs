@@ -3,8 +3,8 @@
 //! A message is one row. Its key contains the time at which the message becomes visible: see [`slot`].
 //! Getting, updating and deleting a message are commits on the condition that its row is unchanged. So a
 //! message goes to one consumer at a time, and consumers do not wait for each other. No task makes a message
-//! visible again: a get moves the message to a slot in the future, and later gets read all slots up to now. [`candidates`] remembers
-//! in memory which rows are worth trying; it only saves work and decides nothing.
+//! visible again: a get moves the message to a slot in the future, and later gets read all slots up to now.
+//! [`candidates`] remembers in memory which rows are worth trying; it only saves work and decides nothing.
 //!
 //! A handler reads the request, runs a rule in a transaction on the queue's partition, and replies. Files are
 //! named after the families of REST operations; [`QueueService::call`] is the table of contents.

@@ -17,7 +17,8 @@ function binary() {
 /** Runs the binary under the given name, and ends as it ends. */
 function run(name) {
   const child = spawn(binary(), process.argv.slice(2), { stdio: "inherit", argv0: name });
-  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
+  process.on("SIGINT", () => {}); // A terminal sends it to the child as well, and a second one ends the child at once.
+  for (const signal of ["SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
   child.on("error", (error) => {
     console.error(`lazuli: ${error.message}`);
     process.exit(1);

@@ -283,7 +283,7 @@ async fn data_of_a_removed_account_is_kept_as_long_as_the_account_can_be_restore
         "x"
     );
     server.accounts.retire(OTHER_ACCOUNT).await.unwrap();
-    server.clock.advance(Span::seconds(7 * 24 * 3600));
+    server.clock.advance(Span::seconds(7 * 24 * 3600 + 1));
     assert!(server.service.garbage_due());
     assert_eq!(server.service.sweep_garbage(Pace::FULL).await.unwrap().spaces, 1);
 }

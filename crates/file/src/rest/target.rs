@@ -124,7 +124,8 @@ impl FileService {
         range: ByteRange,
     ) -> Result<(Node, NodeId), Refusal> {
         let mut admission = self.opens.admission(target.patience);
-        // The file that was admitted. Its row is read once more after that, so it includes all earlier writes.
+        // The file that was admitted. Its row is read once more after that, so it includes all earlier
+        // writes.
         let mut admitted = None;
         for _ in 0..MAX_TRIES {
             let no_file_is_open = self.opens.is_empty();

@@ -18,6 +18,8 @@ use super::document::Chunk;
 
 /// The identifier of chunks that consist of zeros and are not stored.
 const ZEROS: &str = "*ZERO*";
+/// Maximum number of bytes that are read at once: the longest block of the protocol.
+const MAX_READ: usize = 4000 << 20;
 
 /// A folder of Azurite.
 #[derive(Clone, Debug)]
@@ -101,18 +103,24 @@ impl Folder {
     }
 
     fn read(&self, storage: &str, chunk: &Chunk, from: u64, length: usize) -> io::Result<Bytes> {
-        let mut bytes = vec![0; length];
-        if chunk.id != ZEROS {
-            // The identifier comes from the database and must not lead out of the folder.
-            if chunk.id.is_empty() || chunk.id.contains(['/', '\\']) || chunk.id.starts_with('.') {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "the chunk has an invalid identifier",
-                ));
-            }
-            let path = self.0.join(storage).join(&chunk.id);
-            File::open(path)?.read_exact_at(&mut bytes, chunk.offset + from)?;
+        // A damaged database must not decide how much memory is taken.
+        if length > MAX_READ {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the chunk is too long"));
         }
+        if chunk.id == ZEROS {
+            return Ok(vec![0; length].into());
+        }
+        // The identifier comes from the database and must not lead out of the folder.
+        if chunk.id.is_empty() || chunk.id.contains(['/', '\\']) || chunk.id.starts_with('.') {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the chunk has an invalid identifier"));
+        }
+        let file = File::open(self.0.join(storage).join(&chunk.id))?;
+        let start = chunk.offset.saturating_add(from);
+        if start.saturating_add(length as u64) > file.metadata()?.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, start)?;
         Ok(bytes.into())
     }
 
@@ -286,5 +294,8 @@ mod tests {
             assert!(folder.blob_content(&chunk(id), 0, 1).is_err(), "{id}");
         }
         assert!(folder.blob_content(&chunk("one"), 5, 20).is_err(), "the file is too short");
+        for id in ["one", ZEROS] {
+            assert!(folder.blob_content(&chunk(id), 0, usize::MAX).is_err(), "{id}");
+        }
     }
 }

@@ -38,8 +38,8 @@ pub(crate) enum Work {
     Sweep { space: SpaceId, keys: Vec<Bytes>, read_at: SeqNo, last: bool },
     /// Raises the clock's ceiling.
     Ceiling,
-    /// Changes nothing. Every group publishes a snapshot, so this publishes the newest view. Also used to wait
-    /// for all earlier commits.
+    /// Changes nothing. Every group publishes a snapshot, so this publishes the newest view. Also used to
+    /// wait for all earlier commits.
     Republish,
 }
 

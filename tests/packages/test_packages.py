@@ -128,7 +128,7 @@ def test_image_builds_and_becomes_healthy(packages, tmp_path):
     if engine is None or subprocess.run([engine, "info"], capture_output=True).returncode != 0:
         pytest.skip("no container engine runs here; the root file system was tested instead")
     (tmp_path / "Dockerfile").write_text(
-        "FROM scratch\nCOPY rootfs /\nUSER 65532:65532\nENV LAZULI_DATA=/data LAZULI_HOST=0.0.0.0 LAZULI_CONSOLE_PORT=10080\n"
+        "FROM scratch\nCOPY rootfs /\nUSER 65532:65532\nWORKDIR /data\nENV LAZULI_HOST=0.0.0.0 LAZULI_CONSOLE_PORT=10080\n"
         "ENTRYPOINT [\"/usr/bin/lazuli\"]\nCMD [\"serve\"]\n"
     )
     shutil.copytree(packages / "rootfs", tmp_path / "rootfs", symlinks=True)

@@ -123,6 +123,8 @@ pub(crate) fn from_program_name(
     let program = arguments.next()?;
     let name = Path::new(&program).file_name()?.to_str()?;
     let (name, only) = PROGRAMS.into_iter().find(|(known, _)| *known == name)?;
+    // Azurite's short option for its version is in lower case.
+    let arguments = arguments.map(|argument| if argument == "-v" { "-V".into() } else { argument });
     let program = Program::parse_from(std::iter::once(name.into()).chain(arguments));
     Some((program.args, only))
 }
@@ -145,8 +147,8 @@ impl AzuriteArgs {
         ];
         if hosts.iter().any(|host| !host.0.is_loopback()) {
             notes.push(
-                "the development account has a public key and can be reached from other machines; set AZURITE_ACCOUNTS \
-                 to use other accounts"
+                "other machines can reach accounts that have the public development key; AZURITE_ACCOUNTS adds other \
+                 accounts, and lazuli account rotate-key devstoreaccount1 replaces that key"
                     .into(),
             );
         }

@@ -334,6 +334,12 @@ impl Config {
             return contradiction(format!("account {twice} is configured twice"));
         }
         let log_level = layer.log_level.unwrap_or_else(|| "info".into());
+        if let Some(word) = unknown_level(&log_level) {
+            return contradiction(format!(
+                "--log-level {log_level}: {word} is neither a level (error, warn, info, debug, trace, off) nor a \
+                 directive such as access=off"
+            ));
+        }
         if let Err(error) = tracing_subscriber::EnvFilter::try_new(&log_level) {
             return contradiction(format!("--log-level {log_level}: {error}"));
         }
@@ -504,6 +510,15 @@ pub(crate) fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<
     unknown.map(warn).collect()
 }
 
+/// Returns a word of a log filter that is no level. The filter would take it for the name of a module, and
+/// log nothing else.
+fn unknown_level(filter: &str) -> Option<&str> {
+    const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+    let is_level = |word: &str| LEVELS.contains(&word.to_ascii_lowercase().as_str());
+    let mut words = filter.split(',').map(str::trim);
+    words.find(|word| !word.is_empty() && !word.contains(['=', '[', ':']) && !is_level(word))
+}
+
 /// Reads accounts from a file: one in each line. Empty lines and lines that begin with # are skipped.
 /// Messages never quote the file, because it contains keys.
 fn accounts_of_file(path: &Path) -> Result<Vec<ConfiguredAccount>, ConfigError> {
@@ -519,6 +534,13 @@ fn accounts_of_file(path: &Path) -> Result<Vec<ConfiguredAccount>, ConfigError> 
             ConfigError::Contradiction(format!("--account-file {}:{number}: {reason}", path.display()))
         })?;
         accounts.push(account);
+    }
+    // An empty secret must not lead to the development account, whose key is public.
+    if accounts.is_empty() {
+        return contradiction(format!(
+            "--account-file {}: no account in it; expected lines NAME:KEY1[:KEY2]",
+            path.display()
+        ));
     }
     Ok(accounts)
 }

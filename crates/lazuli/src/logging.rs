@@ -27,6 +27,9 @@ pub(crate) fn init(format: LogFormat, filter: &str) -> Result<WorkerGuard, Failu
 /// traces of attacks.
 fn filter_with_refusals(filter: &str) -> Result<EnvFilter, Failure> {
     let refusals = format!("{REFUSAL_LOG}=warn").parse().map_err(Failure::failed)?;
+    // Events of the LSM library at INFO do not help operators.
+    let filter =
+        if filter.contains("lsm_tree") { filter.to_owned() } else { format!("{filter},lsm_tree=warn") };
     Ok(EnvFilter::try_new(filter).map_err(Failure::failed)?.add_directive(refusals))
 }
 

@@ -70,7 +70,7 @@ impl DataTarget {
                 Err(Failure::Failed("there is no account: add one with lazuli account add NAME".into()))
             }
             (None, [account]) => Ok(account.clone()),
-            (None, _) => Err(Failure::Usage(format!("--account is missing: one of {}", names()))),
+            (None, _) => Err(Failure::Usage(format!("there are several accounts: name one of {}", names()))),
             (Some(name), _) => {
                 let found = accounts.iter().find(|account| account.name == name).cloned();
                 found.ok_or_else(|| {

@@ -231,6 +231,7 @@ fn error_names_the_source_and_the_option() {
         (&["--copy-source-allow", "10.0.0.0/99"], &[], None, "10.0.0.0/99"),
         (&["--oidc-audience", "a"], &[], None, "requires --oidc-issuer"),
         (&["--log-level", "loud=very"], &[], None, "--log-level loud=very"),
+        (&["--log-level", "info,loud"], &[], None, "loud is neither a level"),
         (&["--account", "abc:AAAA;abc:BBBB"], &[], None, "abc is configured twice"),
     ] {
         let refused = load(flags, variables, file).unwrap_err();
@@ -300,4 +301,12 @@ fn in_memory_excludes_the_options_of_a_data_directory() {
     let variable = |name: &str| (name == "LAZULI_IN_MEMORY").then(|| "true".to_owned());
     assert_eq!(Config::directory(Some("/d".into()), None, variable).unwrap(), Path::new("/d"));
     assert_eq!(Config::directory(None, None, variable).unwrap(), Path::new("lazuli-data"));
+}
+
+#[test]
+fn account_file_without_accounts_is_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "# no account yet\n\n").unwrap();
+    let refused = load(&["--account-file", file.path().to_str().unwrap()], &[], None).unwrap_err();
+    assert!(refused.contains("no account in it"), "{refused}");
 }

@@ -132,7 +132,7 @@ async fn accept<H: Handler>(socket: TcpListener, acceptor: Acceptor<H>, mut stag
             if !is_proxied {
                 connection::serve(client, peer, tls, bounds, handler, stage).await;
             } else if let Some((client, peer, share)) =
-                behind_proxy(client, peer, &bounds.limits, &peers).await
+                behind_proxy(client, peer, &bounds.limits, &peers, stage.clone()).await
             {
                 connection::serve(client, peer, tls, bounds, handler, stage).await;
                 drop(share);
@@ -149,8 +149,14 @@ async fn behind_proxy(
     proxy: SocketAddr,
     limits: &Limits,
     peers: &Arc<Peers>,
+    mut stage: watch::Receiver<Stage>,
 ) -> Option<(TcpStream, SocketAddr, Option<PeerShare>)> {
-    match tokio::time::timeout(limits.head_time, read_preface(&mut socket)).await {
+    let read = tokio::select! {
+        // A connection that has sent no request does not delay a stop.
+        _ = stage.wait_for(|stage| *stage != Stage::Open) => return None,
+        read = tokio::time::timeout(limits.head_time, read_preface(&mut socket)) => read,
+    };
+    match read {
         Ok(Ok(None)) => Some((socket, proxy, None)),
         Ok(Ok(Some(client))) => match peers.acquire(client.ip(), 1) {
             Some(share) => Some((socket, client, Some(share))),

@@ -308,6 +308,28 @@ fn completions_and_manual_pages_cover_the_commands_and_the_version_says_what_was
 }
 
 #[test]
+fn queue_whose_seed_was_interrupted_is_loaded_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, seed) = (dir.path().join("data"), dir.path().join("seed"));
+    std::fs::create_dir_all(seed.join("queue")).unwrap();
+    std::fs::write(seed.join("queue/jobs.txt"), "one\ntwo\n").unwrap();
+    let server = Server::start(&data);
+    // The state after a start that was killed between two messages.
+    let partial = server.send(ServiceKind::Queue, "PUT", "/jobs", "x-ms-meta-lazuliseed: partial", b"");
+    assert_eq!(partial.status, 201);
+    let message = "<QueueMessage><MessageText>one</MessageText></QueueMessage>";
+    assert_eq!(server.call(ServiceKind::Queue, "POST", "/jobs/messages", message).status, 201);
+    server.stop();
+    for _ in 0..2 {
+        let server = Server::start_with(&data, &["--seed", path(&seed)], &[]);
+        let target = "/jobs/messages?peekonly=true&numofmessages=32";
+        let messages = server.call(ServiceKind::Queue, "GET", target, "").text();
+        assert_eq!(messages.matches("<MessageText>").count(), 2, "{messages}");
+        server.stop();
+    }
+}
+
+#[test]
 fn create_and_seed_make_what_is_missing_and_leave_what_exists() {
     let dir = tempfile::tempdir().unwrap();
     let (data, seed) = (dir.path().join("data"), dir.path().join("seed"));

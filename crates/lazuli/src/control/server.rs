@@ -152,12 +152,13 @@ impl Server {
             }
             Ok(command) => {
                 let removes = matches!(command, Command::Remove { .. });
-                let reply = timeout(TIME, execute(&self.accounts, self.rule, command)).await?;
-                if let (true, Some(intakes)) = (removes && reply.is_ok(), &self.intakes) {
-                    // A sweep finds out when the data can be removed.
+                let reply = timeout(TIME, execute(&self.accounts, self.rule, command)).await;
+                if let (true, Some(intakes)) = (removes, &self.intakes) {
+                    // A sweep finds out whether data can be removed. A command whose time is up may still
+                    // commit.
                     intakes.schedule_sweeps();
                 }
-                send(&mut write, &reply).await?;
+                send(&mut write, &reply?).await?;
             }
             Err(error) => {
                 let reply: Reply = Err(format!("the server does not understand the command: {error}"));

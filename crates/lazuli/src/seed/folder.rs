@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use bytes::Bytes;
-use http::Method;
+use http::{Method, StatusCode};
 use lazuli_protocol::{ErrorCode, Refusal, ServiceKind};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
@@ -26,7 +26,7 @@ const PART_BYTES: usize = 4 << 20;
 const MAX_TABLE_BYTES: u64 = 256 << 20;
 /// Maximum length of a message.
 const MAX_MESSAGE_BYTES: u64 = 64 << 10;
-/// Metadata of a file that is not complete yet.
+/// Metadata of a file or queue that is not complete yet.
 const PARTIAL: (&str, &str) = ("x-ms-meta-lazuliseed", "partial");
 
 /// Loads what the folder holds and the account lacks. Returns the number of new objects.
@@ -219,12 +219,13 @@ async fn load_file(local: &LocalAccount<'_>, target: &str, path: &Path) -> Resul
     Ok(true)
 }
 
-/// Creates a queue and puts its messages, unless the queue exists.
+/// Creates a queue and puts its messages, unless the queue exists. A queue that an earlier start did not
+/// complete is cleared and loaded again.
 async fn load_queue(local: &LocalAccount<'_>, path: &Path) -> Result<u64, Failure> {
     let name = stem(path, ".txt")?;
     let refused = |refusal: Refusal| failed(&shown(path), &refusal);
     let mut lines = BufReader::new(File::open(path).map_err(|error| unreadable(path, error))?);
-    if !local.create(ServiceKind::Queue, name).await.map_err(refused)? {
+    if !begin_queue(local, name).await.map_err(refused)? {
         return Ok(0);
     }
     let mut count = 0;
@@ -232,7 +233,7 @@ async fn load_queue(local: &LocalAccount<'_>, path: &Path) -> Result<u64, Failur
         let mut line = String::new();
         let read = Read::by_ref(&mut lines).take(MAX_MESSAGE_BYTES + 2).read_line(&mut line);
         if read.map_err(|error| unreadable(path, error))? == 0 {
-            return Ok(count);
+            break;
         }
         let message = line.trim_end_matches(['\n', '\r']);
         let body = format!("<QueueMessage><MessageText>{}</MessageText></QueueMessage>", escaped(message));
@@ -241,6 +242,27 @@ async fn load_queue(local: &LocalAccount<'_>, path: &Path) -> Result<u64, Failur
         local.call(ServiceKind::Queue, Method::POST, &target, &[], body.into()).await.map_err(refused)?;
         count += 1;
     }
+    let target = format!("/{name}?comp=metadata");
+    local.call(ServiceKind::Queue, Method::PUT, &target, &[], Bytes::new()).await.map_err(refused)?;
+    Ok(count)
+}
+
+/// Creates an incomplete queue, or clears one. Returns false if the queue exists and is complete.
+async fn begin_queue(local: &LocalAccount<'_>, name: &str) -> Result<bool, Refusal> {
+    const QUEUE: ServiceKind = ServiceKind::Queue;
+    match local.call(QUEUE, Method::PUT, &format!("/{name}"), &[PARTIAL], Bytes::new()).await {
+        Ok(response) if response.status == StatusCode::CREATED => return Ok(true),
+        Err(refusal) if !is_existing(&refusal) => return Err(refusal),
+        _ => {}
+    }
+    let metadata = format!("/{name}?comp=metadata");
+    let found = local.call(QUEUE, Method::GET, &metadata, &[], Bytes::new()).await?;
+    let is_partial = found.headers.get(PARTIAL.0).is_some();
+    if is_partial {
+        let messages = format!("/{name}/messages");
+        local.call(QUEUE, Method::DELETE, &messages, &[], Bytes::new()).await?;
+    }
+    Ok(is_partial)
 }
 
 fn escaped(text: &str) -> String {

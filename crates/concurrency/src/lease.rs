@@ -144,16 +144,16 @@ pub enum LeaseAction {
 /// The use that an operation makes of the leased object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Needs no id, but an id that is sent must be correct. For containers these are all operations except
-    /// the delete.
+    /// Needs no id, but an id that is sent must be correct. Most operations on containers are reads in this
+    /// sense.
     Read,
-    /// A write to a blob or file: needs the id while locked. A write without an id clears a lease that has
-    /// ended.
+    /// A write to a blob, a file or the properties of a share: needs the id while locked. A write without an
+    /// id clears a lease that has ended.
     Write,
     /// Like [`Access::Write`], for the destination of an asynchronous copy: needs an infinite lease.
     CopyDestination,
-    /// A write to a container or share: needs the id while locked. Keeps a lease that has ended, so that its
-    /// holder can still renew it.
+    /// Delete or rename of a container, or delete of a share: needs the id while locked. Keeps a lease that
+    /// has ended, so that its holder can still renew it.
     Manage,
 }
 

@@ -10,8 +10,7 @@
 //!   or lease it unseen.
 //! - An open is always either returned to the caller or removed from the table, even if its future is
 //!   dropped.
-//! - Functions that take the lock of a file hold it only while they commit, never while they wait for a
-//!   client.
+//! - A function may hold the lock of a file during disk I/O, but never while it waits for a client.
 
 mod close;
 mod create;

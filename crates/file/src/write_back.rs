@@ -6,10 +6,13 @@
 //!
 //! Invariants:
 //!
-//! - Content and row of an open file are changed only by the holder of its file lock ([`FileLock`]).
+//! - SMB operations change the content and row of an open file only while they hold its file lock
+//!   ([`FileLock`]). A REST request changes the row without that lock, while it holds a grant of the
+//!   open-file table. Buffering a write and reading need only the lock of the table's shard.
 //! - The holder of a file lock never waits for a client or a granted request ([`crate::lock_order`]).
 //! - A write is acknowledged only after quota is reserved for it, so a flush never fails for lack of quota.
-//! - A failed flush keeps the writes and is repeated. Its error is returned by the next flush or close.
+//! - A failed flush keeps the writes and is repeated. The next flush or close returns its error.
+//!   The last close drops the writes that it cannot flush.
 
 mod buffering;
 mod commit;

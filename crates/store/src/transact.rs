@@ -72,7 +72,7 @@ pub enum Decision<T> {
     Read(Reads),
 }
 
-/// A change that a rule wants.
+/// The change that a rule returns.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
     /// The changes, in order.

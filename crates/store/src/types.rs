@@ -156,7 +156,9 @@ pub enum CommitError {
     /// The commit may or may not have taken effect. Never retry it blindly.
     #[error("the outcome of the commit is unknown")]
     Unknown,
-    /// Too many commits are waiting. The commit did not take effect.
+    /// The store cannot take the commit now: too many commits wait, a flush fails, the clock's ceiling is not
+    /// durable yet, descriptors or memory are short, or the transaction conflicted too often. The commit did
+    /// not take effect.
     #[error("the store is busy")]
     Busy,
     /// The device has no space left. The commit did not take effect.

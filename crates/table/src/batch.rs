@@ -1,4 +1,4 @@
-//! Entity ChangeSet Transaction: up to 100 writes to entities of one partition, all of them or none.
+//! Entity Group Transaction: up to 100 writes to entities of one partition, all of them or none.
 //!
 //! A PartitionKey is a partition of the store, so a change set is one commit. All operations are decided on
 //! the rows of one snapshot, by the same rules as single operations, and readers see all of their effects or
@@ -36,7 +36,7 @@ const MAX_OPERATIONS: usize = 100;
 /// several times the bytes of their rows.
 const MAX_REPLY_BYTES: usize = 16 * MAX_SCAN_BYTES;
 
-/// The operation because of which a change set fails.
+/// The operation that makes a change set fail.
 #[derive(Debug)]
 struct FailedOperation {
     index: usize,
@@ -58,7 +58,7 @@ struct ChangeSet<'a> {
 }
 
 impl TableService {
-    /// Entity ChangeSet Transaction.
+    /// Handles Entity Group Transaction.
     pub(crate) async fn entity_group_transaction(&self, mut request: Request) -> Result<Response, Refusal> {
         let sub_requests = request.sub_requests.take();
         let sub_requests =

@@ -221,7 +221,8 @@ impl FileService {
         let opened = self.open_in_table(request, lookup, file).await?;
         let unfinished = UnfinishedOpen::new(self, opened.id);
         let version = self.opens.with(file, |state| state.version);
-        // From here on the file can neither be deleted nor change its lease.
+        // From here on no request can delete the file. A request can acquire a lease only if this open has no
+        // write or delete access and shares everything, so a truncating open checks the lease again.
         let Lookup { found, place, .. } = self.find_path(tree, &lookup.path, lookup.at).await?;
         let Some(now) = found.filter(|now| now.id == node.id) else { return Ok(None) };
         if asked.as_read_only(&now).is_some() != downgraded.is_some() {

@@ -20,7 +20,7 @@ impl FileService {
     /// Flushes a file: afterwards its writes are durable.
     pub(crate) async fn flush_file(&self, file: FileKey, reason: FlushReason) -> Result<(), Failure> {
         let this = self.clone();
-        // Runs to completion: the buffer has to learn that its writes are committed.
+        // Runs to completion, so that the buffer records the commit.
         let flushed = async move {
             let lock = this.lock_file(file).await;
             Ok(this.commit(&lock, reason, None::<fn(&mut Node, &View<'_>)>).await)

@@ -14,7 +14,7 @@ use crate::tree::record::{Node, Share};
 use crate::tree::rules::check_no_pending_copy;
 use crate::tree::spot::FileKey;
 
-/// The lock of an open file. Its holder may change the content and the row.
+/// The lock of an open file. An SMB operation that holds it may change the content and the row.
 pub(crate) struct FileLock {
     pub(crate) file: FileKey,
     _lock: Ranked<OwnedMutexGuard<()>>,
@@ -68,7 +68,8 @@ impl FileService {
     }
 }
 
-/// Refuses directories and targets of pending copies: their rows change without asking the table.
+/// Refuses directories and targets of pending copies: their rows change without a grant of the
+/// open-file table.
 pub(crate) fn check_takes_writes(node: &Node) -> Result<(), Failure> {
     if node.is_directory() {
         return Err(Failure::IsDirectory);

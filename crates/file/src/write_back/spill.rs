@@ -16,8 +16,8 @@ impl FileService {
         let file = lock.file;
         let batch = self.opens.with(file, |state| state.buffer.take_batch(|| self.extents.writer()));
         let Some(batch) = batch else { return Ok(()) };
-        // The row refers to the old content while this holds the file lock. Hold it all the same, as every
-        // writer does.
+        // The caller holds the file lock, so the row keeps referring to the old content. Hold that content
+        // anyway, as every writer does.
         batch.writer.hold(self.extents.pin(), [&batch.content]);
         let mut edit = Edit::new(&self.extents, &batch.writer, &batch.content);
         for (offset, parts) in batch.runs {

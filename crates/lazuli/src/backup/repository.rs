@@ -299,8 +299,8 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::Failed(format!("{}: {error}", path.display()))
 }
 
-/// Refuses recipients that differ from those of the existing backups: chunks are shared, and the new
-/// recipients could not read the old ones.
+/// Records the recipients of the first backup. Refuses recipients of a later one that differ: chunks are
+/// shared, and the new recipients could not read the old ones.
 fn check_recipients(dir: &Path, recipients: &Recipients) -> Result<(), Failure> {
     let (path, wanted) = (dir.join(RECIPIENTS), recipients.to_text());
     match fs::read_to_string(&path) {

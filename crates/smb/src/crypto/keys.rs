@@ -80,6 +80,7 @@ pub(crate) fn derive_signing_key(
     SigningKey::new(algorithm, &derive(key, context, &SIGNING))
 }
 
+/// Returns the key for a purpose. In SMB 2.0.2 and 2.1 that is the session key itself.
 fn derive<const N: usize>(
     key: &SessionKey,
     context: KeyContext<'_>,

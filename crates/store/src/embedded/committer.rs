@@ -354,7 +354,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Returns whether the changes leave much less than they replace.
+    /// Returns whether the commit may be accepted on a full disk: its rows shrink, and the new rows are small
+    /// or at most half of the old ones.
     fn reclaims(
         &self,
         group: &Group,
@@ -598,8 +599,8 @@ impl Committer {
         self.shared.flusher.wait_until_caught_up(view, self.memtable_bytes, deadline)
     }
 
-    /// Waits while the flusher is behind. Returns `Busy` if that takes too long. Raises the clock's ceiling
-    /// meanwhile.
+    /// Waits while the flusher is behind, and raises the clock's ceiling meanwhile. Returns `Full` at once if
+    /// a flush or compaction fails because the disk is full, and `Busy` after [`MAX_FLUSH_WAIT`].
     fn wait_for_flusher(&mut self) -> Result<(), CommitError> {
         let deadline = Instant::now() + MAX_FLUSH_WAIT;
         loop {
@@ -618,7 +619,8 @@ impl Committer {
 }
 
 impl AcceptedWork {
-    /// Checks whether work is accepted. `frees` means that it frees space.
+    /// Checks whether work is accepted. `frees` means that the work can free space; `check_commit` decides
+    /// later whether a commit does.
     fn check(self, frees: bool) -> Result<(), CommitError> {
         match self {
             Self::All => Ok(()),

@@ -120,7 +120,7 @@ fn connection_string_fits_each_client() {
         ("rclone", &["type = azureblob", "type = azurefiles", "endpoint = http://127.0.0.1:"]),
         ("dotnet", &["new BlobServiceClient(\"", connect]),
         ("python", &["from_connection_string(\"", connect]),
-        ("mount", &["mount -t cifs //127.0.0.1/SHARE", smb, "username=devstoreaccount1"]),
+        ("mount", &["'devstoreaccount1'", "mount -t cifs //127.0.0.1/SHARE /mnt -o credentials=", smb]),
     ] {
         let printed = connection(&["--for", client]);
         for part in parts {

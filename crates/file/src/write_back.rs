@@ -11,8 +11,8 @@
 //!   open-file table. Buffering a write and reading need only the lock of the table's shard.
 //! - The holder of a file lock never waits for a client or a granted request ([`crate::lock_order`]).
 //! - A write is acknowledged only after quota is reserved for it, so a flush never fails for lack of quota.
-//! - A failed flush keeps the writes and is repeated. The next flush or close returns its error.
-//!   The last close drops the writes that it cannot flush.
+//! - A failed flush keeps the writes and is repeated. Until a repetition succeeds, the next flush or close
+//!   returns its error. The last close drops the writes that it cannot flush.
 
 mod buffering;
 mod commit;

@@ -170,7 +170,8 @@ impl CandidateCache {
         slots.into_iter().for_each(|slot| state.record_written(slot));
     }
 
-    /// Takes up to `wanted` candidates for one consumer. Returns fewer only if there are no more.
+    /// Takes up to `wanted` candidates for one consumer. Returns fewer if there are no more, or if
+    /// [`MAX_READS`] reads found too few; the next request continues from there.
     pub(crate) async fn take(
         self: &Arc<Self>,
         store: &dyn Store,
@@ -194,7 +195,8 @@ impl CandidateCache {
         Ok(taken)
     }
 
-    /// Returns up to `wanted` candidates without taking them. Returns fewer only if there are no more.
+    /// Returns up to `wanted` candidates without taking them. Returns fewer if there are no more, or if
+    /// [`MAX_READS`] reads found too few.
     pub(crate) async fn peek(&self, store: &dyn Store, wanted: usize) -> Result<Vec<Slot>, Refusal> {
         if self.state.lock().ready.len() < wanted {
             let _guard = self.read_lock.lock().await;

@@ -1,10 +1,11 @@
 //! Transactions of services on a partition: read rows, run a rule, and commit on condition that the rows are
 //! unchanged.
 //!
-//! A rule is a pure function of the rows read, its stamp and the time. If the commit conflicts, the space has
-//! another epoch, or the decision's deadline has passed, the transaction reads everything again and reruns
-//! the rule with a new stamp. The number of attempts is bounded, and retries wait in the queue of the
-//! [`Gate`].
+//! A rule does no I/O and reads no clock: only the rows, its stamp and the time decide. It may also note
+//! something in memory, if that is harmless when it runs again or the commit fails. If the commit conflicts,
+//! the space has another epoch, or the decision's deadline has passed, the transaction reads everything again
+//! and reruns the rule with a new stamp. The number of attempts is bounded, and retries wait in the queue of
+//! the [`Gate`].
 
 use std::future::ready;
 use std::ops::Range;

@@ -1,11 +1,11 @@
 //! The file service under load in a process that is killed or loses power, and the verification afterwards.
 //!
 //! Each client owns a file, or a directory with a file in it, and counts its operations. Each operation
-//! writes to the file and then moves the file, or its directory, to the next of several directories. Half of
-//! the clients use REST. The others use handles, like SMB, and their writes are durable after a flush or
-//! close. A client acknowledges after the service did. So after a crash all readers must find its file in one
-//! directory: in the last acknowledged one, with the bytes of the last acknowledged or the next operation, or
-//! in the next directory with the bytes of the next operation.
+//! writes to the file and then moves the file, or its directory, to the next of several directories. Of each
+//! four clients two use REST. The others use handles, like SMB, and their writes are durable after a flush
+//! or close. A client acknowledges after the service did. So after a crash all readers must find its file in
+//! one directory: in the last acknowledged one, with the bytes of the last acknowledged or the next
+//! operation, or in the next directory with the bytes of the next operation.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -8,8 +8,9 @@
 //!
 //! - Reading and writing need no lock. Everything else is done by the holder of the file lock
 //!   ([`WriteBuffer::lock`]).
-//! - While anything is ahead of the row, no request over REST reads or changes the row: it has the file
-//!   flushed first (docs/decisions/0016).
+//! - No request over REST changes the row while anything is ahead of it. A request that reads has the file
+//!   flushed once first, so it sees all writes from before it arrived; later ones may be ahead
+//!   (docs/decisions/0016).
 //! - `reserved` covers the growth of the file beyond the length in the row, so a write that was accepted
 //!   always fits into the quota.
 

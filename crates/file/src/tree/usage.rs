@@ -266,8 +266,8 @@ impl FileService {
         self.usages.table().is_filling()
     }
 
-    /// Releases the slices of the least recently used shares, and evicts them. Their next use then needs no
-    /// recount. May be dropped at any point.
+    /// Evicts idle shares, those without a slice first, and releases the slices of the others before. Their
+    /// next use then needs no recount. May be dropped at any point.
     pub async fn release_idle_slices(&self, pace: Pace) {
         let oldest = self.usages.table().oldest_idle();
         for space in oldest {

@@ -66,7 +66,8 @@ impl UsageTable {
         self.entries.len() > self.low()
     }
 
-    /// Returns the idle entries beyond 3/4 of the bound, those that were not used for the longest time.
+    /// Returns the idle entries beyond 3/4 of the bound: first those without a slice, then those used least
+    /// recently.
     pub(super) fn oldest_idle(&self) -> Vec<SpaceId> {
         let surplus = self.entries.len().saturating_sub(self.low());
         self.idle(surplus)

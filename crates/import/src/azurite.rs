@@ -9,6 +9,7 @@ mod blobs;
 mod document;
 mod folder;
 mod queues;
+mod service_properties;
 mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,10 +18,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderName, HeaderValue};
 use lazuli_client::client::Call;
 use lazuli_concurrency::{Clock, SystemClock};
-use lazuli_protocol::{ServiceKind, date};
+use lazuli_protocol::date;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use quick_xml::escape::escape;
 use serde::de::DeserializeOwned;
@@ -28,7 +29,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 pub use document::Chunk;
-use document::{ServiceProperties, SignedIdentifier};
+use document::SignedIdentifier;
 pub use folder::{Database, Folder, FolderError};
 
 use crate::destination::{Connections, Destination};
@@ -138,54 +139,6 @@ impl Import {
                 self.progress.left_out(format_args!("a document of {collection}"), error);
                 None
             }
-        }
-    }
-}
-
-/// Sends the properties of a service, as far as the import knows them.
-async fn import_properties(
-    import: &Import,
-    connections: &mut Connections,
-    service: ServiceKind,
-    properties: ServiceProperties,
-) {
-    let mut xml = String::from("<StorageServiceProperties>");
-    if let Some(rules) = properties.cors {
-        xml += "<Cors>";
-        for rule in rules {
-            xml += "<CorsRule>";
-            element(&mut xml, "AllowedOrigins", &rule.allowed_origins);
-            element(&mut xml, "AllowedMethods", &rule.allowed_methods);
-            element(&mut xml, "AllowedHeaders", &rule.allowed_headers);
-            element(&mut xml, "ExposedHeaders", &rule.exposed_headers);
-            element(&mut xml, "MaxAgeInSeconds", &rule.max_age_in_seconds.to_string());
-            xml += "</CorsRule>";
-        }
-        xml += "</Cors>";
-    }
-    if let Some(version) = properties.default_service_version.filter(|_| service == ServiceKind::Blob) {
-        element(&mut xml, "DefaultServiceVersion", &version);
-    }
-    if let Some(website) = properties.static_website.filter(|_| service == ServiceKind::Blob) {
-        xml += "<StaticWebsite>";
-        element(&mut xml, "Enabled", if website.enabled { "true" } else { "false" });
-        for (name, value) in [
-            ("IndexDocument", website.index_document),
-            ("ErrorDocument404Path", website.error_document404_path),
-        ] {
-            if let Some(value) = value.filter(|_| website.enabled) {
-                element(&mut xml, name, &value);
-            }
-        }
-        xml += "</StaticWebsite>";
-    }
-    xml += "</StorageServiceProperties>";
-    let call = Call::new(Method::PUT, "", "restype=service&comp=properties").body(xml.into());
-    let account = &properties.account_name;
-    match connections.send(account, service, &call, &[StatusCode::ACCEPTED]).await {
-        Ok(_) => import.progress.imported("service properties", 0),
-        Err(failure) => {
-            import.progress.left_out(format_args!("{} properties of {account}", service.name()), failure);
         }
     }
 }

@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use std::sync::Arc;
 
-use super::document::{Blob, Block, Chunk, Lease, ServiceProperties, StagedBlock, StoredContainer};
+use super::document::{Blob, Block, Chunk, Lease, StagedBlock, StoredContainer};
 use super::{
     Connections, Database, FolderError, Import, Step, access_policies, count_lost_capitals, encode, header,
-    import_properties, metadata, now_milliseconds, run_step, unix_milliseconds,
+    metadata, now_milliseconds, run_step, service_properties, unix_milliseconds,
 };
 
 /// Content up to this length is written by one request. Longer content is written in blocks of this length.
@@ -38,7 +38,7 @@ type Refused = String;
 
 pub(super) async fn import(import: &Arc<Import>) -> Result<(), FolderError> {
     let leases = Arc::new(Mutex::new(Vec::new()));
-    run_step(import, Database::Blob, Properties).await?;
+    service_properties::import(import, Database::Blob, ServiceKind::Blob).await?;
     run_step(import, Database::Blob, Containers { leases: leases.clone() }).await?;
     run_step(import, Database::Blob, Blobs { snapshots: true, leases: leases.clone() }).await?;
     run_step(import, Database::Blob, Blobs { snapshots: false, leases: leases.clone() }).await?;
@@ -49,27 +49,6 @@ pub(super) async fn import(import: &Arc<Import>) -> Result<(), FolderError> {
         acquire(import, &mut connections, lease).await;
     }
     Ok(())
-}
-
-struct Properties;
-
-impl Step for Properties {
-    type Document = ServiceProperties;
-
-    fn select(
-        &self,
-        import: &Import,
-        collection: &str,
-        document: Value,
-    ) -> Option<(String, ServiceProperties)> {
-        let properties: ServiceProperties =
-            (collection == "$SERVICES_COLLECTION$").then(|| import.parse(collection, document))??;
-        Some((properties.account_name.clone(), properties))
-    }
-
-    async fn run(&self, import: &Import, connections: &mut Connections, properties: ServiceProperties) {
-        import_properties(import, connections, ServiceKind::Blob, properties).await;
-    }
 }
 
 struct Containers {

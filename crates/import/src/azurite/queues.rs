@@ -7,40 +7,19 @@ use lazuli_client::client::Call;
 use lazuli_protocol::ServiceKind;
 use serde_json::Value;
 
-use super::document::{ServiceProperties, StoredMessage, StoredQueue};
+use super::document::{StoredMessage, StoredQueue};
 use super::{
     Connections, Database, FolderError, Import, Step, access_policies, count_lost_capitals, element,
-    import_properties, metadata, now_milliseconds, run_step, unix_milliseconds,
+    metadata, now_milliseconds, run_step, service_properties, unix_milliseconds,
 };
 
 /// Maximum time for which a message can be invisible, in seconds.
 const MAX_INVISIBLE: i64 = 7 * 24 * 60 * 60;
 
 pub(super) async fn import(import: &Arc<Import>) -> Result<(), FolderError> {
-    run_step(import, Database::Queue, Properties).await?;
+    service_properties::import(import, Database::Queue, ServiceKind::Queue).await?;
     run_step(import, Database::Queue, Queues).await?;
     run_step(import, Database::Queue, Messages).await
-}
-
-struct Properties;
-
-impl Step for Properties {
-    type Document = ServiceProperties;
-
-    fn select(
-        &self,
-        import: &Import,
-        collection: &str,
-        document: Value,
-    ) -> Option<(String, ServiceProperties)> {
-        let properties: ServiceProperties =
-            (collection == "$SERVICES_COLLECTION$").then(|| import.parse(collection, document))??;
-        Some((properties.account_name.clone(), properties))
-    }
-
-    async fn run(&self, import: &Import, connections: &mut Connections, properties: ServiceProperties) {
-        import_properties(import, connections, ServiceKind::Queue, properties).await;
-    }
 }
 
 struct Queues;

@@ -9,39 +9,18 @@ use lazuli_client::client::Call;
 use lazuli_protocol::ServiceKind;
 use serde_json::{Value, json};
 
-use super::document::{Entity, ServiceProperties, Table};
+use super::document::{Entity, Table};
 use super::{
-    Connections, Database, FolderError, Import, Step, access_policies, encode, import_properties, run_step,
+    Connections, Database, FolderError, Import, Step, access_policies, encode, run_step, service_properties,
 };
 
 /// Length of a GUID in text.
 const GUID: usize = 36;
 
 pub(super) async fn import(import: &Arc<Import>) -> Result<(), FolderError> {
-    run_step(import, Database::Table, Properties).await?;
+    service_properties::import(import, Database::Table, ServiceKind::Table).await?;
     run_step(import, Database::Table, Tables).await?;
     run_step(import, Database::Table, Entities).await
-}
-
-struct Properties;
-
-impl Step for Properties {
-    type Document = ServiceProperties;
-
-    fn select(
-        &self,
-        import: &Import,
-        collection: &str,
-        document: Value,
-    ) -> Option<(String, ServiceProperties)> {
-        let properties: ServiceProperties =
-            (collection == "$SERVICES_COLLECTION$").then(|| import.parse(collection, document))??;
-        Some((properties.account_name.clone(), properties))
-    }
-
-    async fn run(&self, import: &Import, connections: &mut Connections, properties: ServiceProperties) {
-        import_properties(import, connections, ServiceKind::Table, properties).await;
-    }
 }
 
 struct Tables;

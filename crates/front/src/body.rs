@@ -279,8 +279,10 @@ impl http_body::Body for ReplyBody {
             ready!(this.next_frame.poll_reserve(replies, this.left, cx));
         }
         let span = this.exchange.span();
-        let poll = || catch_unwind(AssertUnwindSafe(|| Pin::new(&mut *body).poll_frame(cx)));
-        let Ok(polled) = span.in_scope(poll) else {
+        let is_stream = matches!(body, Body::Stream(_));
+        let mut poll = || catch_unwind(AssertUnwindSafe(|| Pin::new(&mut *body).poll_frame(cx)));
+        // Only a stream runs code of the service.
+        let Ok(polled) = (if is_stream { span.in_scope(poll) } else { poll() }) else {
             span.in_scope(|| tracing::error!("a reply's body panicked"));
             this.body = None;
             return Poll::Ready(Some(Err("the service failed".into())));

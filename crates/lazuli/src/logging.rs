@@ -1,9 +1,12 @@
 //! Logging to stderr, one event per line, as text or JSON. Requests are events of the target `access`.
 
+mod deferred_spans;
+
 use std::io::stderr;
 
+use deferred_spans::DeferredSpans;
 use lazuli_protocol::log_rate::REFUSAL_LOG;
-use tracing::Dispatch;
+use tracing::{Dispatch, Subscriber};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -38,14 +41,19 @@ fn dispatch<W>(format: LogFormat, filter: EnvFilter, writer: W) -> Dispatch
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
+    let is_deferred = !deferred_spans::needs_spans(&filter);
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false);
     match format {
-        LogFormat::Text => Dispatch::new(subscriber.finish()),
+        LogFormat::Text => deferred(subscriber.finish(), is_deferred),
         // The list of spans includes the current one.
         LogFormat::Json => {
-            Dispatch::new(subscriber.json().flatten_event(true).with_current_span(false).finish())
+            deferred(subscriber.json().flatten_event(true).with_current_span(false).finish(), is_deferred)
         }
     }
+}
+
+fn deferred(subscriber: impl Subscriber + Send + Sync + 'static, is_deferred: bool) -> Dispatch {
+    if is_deferred { Dispatch::new(DeferredSpans::new(subscriber)) } else { Dispatch::new(subscriber) }
 }
 
 #[cfg(test)]
@@ -75,6 +83,21 @@ mod tests {
             let expected = serde_json::json!([{"name": "request", "request_id": 7, "account": "lapis"}]);
             assert_eq!(json["spans"], expected);
         }
+    }
+
+    #[test]
+    fn filter_selects_events_by_the_span_that_they_are_in() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let filter = filter_with_refusals("error,[request{account=lapis}]=info").unwrap();
+        let dispatch = dispatch(LogFormat::Text, filter, Arc::new(file.reopen().unwrap()));
+        tracing::dispatcher::with_default(&dispatch, || {
+            for account in ["lapis", "opal"] {
+                let span = tracing::error_span!("request", account);
+                span.in_scope(|| tracing::info!("an event of {account}"));
+            }
+        });
+        let log = std::fs::read_to_string(file.path()).unwrap();
+        assert!(log.contains("event of lapis") && !log.contains("event of opal"), "{log}");
     }
 
     #[test]

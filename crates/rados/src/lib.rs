@@ -1,4 +1,4 @@
-//! What the cluster engine needs of Ceph RADOS, as a trait.
+//! A trait with the operations of Ceph RADOS that the cluster engine needs.
 //!
 //! [`Cluster`] is one front end's connection to the cluster. The engine above it works with any
 //! implementation: the binding to librados, or a simulated cluster that delays, loses and reorders.
@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use lazuli_concurrency::Timestamp;
 
-pub use op::{Comparison, ObjectName, OmapPage, OmapRange, Pool, ReadOp, ReadReply, ReadStep, ReadValue};
+pub use op::{ObjectName, OmapComparison, OmapPage, OmapRange, Pool, ReadOp, ReadReply, ReadStep, ReadValue};
 pub use op::{WriteOp, WriteStep};
 
 /// Identifies one connection of one process to the cluster. A restarted process has another one.
@@ -51,7 +51,7 @@ pub enum WriteError {
     /// The op exceeds a limit of the cluster; it had no effect.
     #[error("the op is too large")]
     TooLarge,
-    /// This instance is blocklisted. Earlier ops without a reply may have taken effect; this one did not.
+    /// The instance is blocklisted. Earlier ops without a reply may have taken effect; this one did not.
     #[error("this front end was fenced")]
     Fenced,
     /// No answer in time, or an error that says nothing about the outcome.
@@ -65,7 +65,7 @@ pub enum ReadFailure {
     /// The object does not exist.
     #[error("no such object")]
     NoObject,
-    /// This instance is blocklisted.
+    /// The instance is blocklisted.
     #[error("this front end was fenced")]
     Fenced,
     /// No answer in time.

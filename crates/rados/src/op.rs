@@ -29,7 +29,7 @@ impl fmt::Display for ObjectName {
 /// An absent key compares like an empty value. Bytes compare as signed characters on some machines, so an
 /// ordered comparison must use only bytes below 0x80.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
+pub enum OmapComparison {
     /// The values are equal.
     Equal,
     /// The stored value is greater.
@@ -50,7 +50,7 @@ pub enum WriteStep {
         /// The key.
         key: Bytes,
         /// How the stored value must compare.
-        comparison: Comparison,
+        comparison: OmapComparison,
         /// With what.
         value: Bytes,
     },
@@ -132,7 +132,7 @@ pub struct OmapPage {
     pub more: bool,
 }
 
-/// What one step of a read returned.
+/// The result of one step of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadValue {
     /// Of [`ReadStep::Omap`]: the keys that exist, in the order of the keys.
@@ -145,5 +145,5 @@ pub enum ReadValue {
     Length(u64),
 }
 
-/// What a read returned: one value for each step, in order.
+/// The result of a read: one value for each step, in order.
 pub type ReadReply = Vec<ReadValue>;

@@ -14,6 +14,8 @@
 //!   instance can take effect on that object after it.
 
 mod op;
+#[cfg(any(test, feature = "testing"))]
+pub mod simulated;
 
 use std::time::Duration;
 

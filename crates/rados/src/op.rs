@@ -76,12 +76,20 @@ pub enum WriteStep {
 pub struct WriteOp {
     /// The steps, in the order in which the cluster performs them.
     pub steps: Vec<WriteStep>,
+    /// Permits growth in a pool that is full. For ops that free space, or without which none can be freed.
+    pub may_exceed_full: bool,
 }
 
 impl WriteOp {
     /// Makes an op of steps.
     pub fn new(steps: impl IntoIterator<Item = WriteStep>) -> Self {
-        Self { steps: steps.into_iter().collect() }
+        Self { steps: steps.into_iter().collect(), may_exceed_full: false }
+    }
+
+    /// Permits growth in a pool that is full.
+    #[must_use]
+    pub fn may_exceed_full(self) -> Self {
+        Self { may_exceed_full: true, ..self }
     }
 }
 

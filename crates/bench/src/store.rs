@@ -290,7 +290,15 @@ async fn load_partition(store: &Embedded, space: SpaceId, number: u64) -> Result
 }
 
 fn commit(store: &Embedded, conditions: Vec<Condition>, mutations: Vec<Mutation>) -> Commit {
-    Commit { stamp: store.stamp(), epoch: 0, conditions, mutations, valid_until: None, bulk: false }
+    Commit {
+        stamp: store.stamp(),
+        epoch: 0,
+        conditions,
+        mutations,
+        valid_until: None,
+        fence: None,
+        bulk: false,
+    }
 }
 
 /// Puts one row into a new partition per operation, like creating a small object.

@@ -201,8 +201,15 @@ async fn put(
         rows.into_iter().map(|(key, value)| Mutation::Put(key.into(), value.into())).collect();
     loop {
         let (stamp, mutations) = (store.stamp(), mutations.clone());
-        let commit =
-            Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+        let commit = Commit {
+            stamp,
+            epoch: 0,
+            conditions: vec![],
+            mutations,
+            valid_until: None,
+            fence: None,
+            bulk: false,
+        };
         match store.commit(&Partition::new(SPACE, partition), commit).await {
             Err(CommitError::Busy) => tokio::time::sleep(BUSY_WAIT).await,
             done => return done,

@@ -56,7 +56,15 @@ impl World {
         let (space, stamp) = (incoming.space(), self.store.stamp());
         let mutations = vec![Mutation::Put("row".into(), Bytes::new())];
         let epoch = incoming.epoch();
-        let commit = Commit { stamp, epoch, conditions: vec![], mutations, valid_until: None, bulk: true };
+        let commit = Commit {
+            stamp,
+            epoch,
+            conditions: vec![],
+            mutations,
+            valid_until: None,
+            fence: None,
+            bulk: true,
+        };
         self.store.commit(&Partition::new(space, "p"), commit).await.unwrap();
         let kept_until = deleted.map(|_| Timestamp::MAX.ticks());
         let made = self

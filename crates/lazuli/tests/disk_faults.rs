@@ -78,8 +78,15 @@ fn add_tables(store: &Path, tables: usize) {
                     Mutation::Put(format!("{row:03}").into(), noise((1000 * n + row) as u64, 1000).into())
                 });
                 let (stamp, mutations) = (store.stamp(), rows.collect());
-                let commit =
-                    Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+                let commit = Commit {
+                    stamp,
+                    epoch: 0,
+                    conditions: vec![],
+                    mutations,
+                    valid_until: None,
+                    fence: None,
+                    bulk: false,
+                };
                 store.commit(&Partition::new(space, "e"), commit).await.unwrap();
             }
         }

@@ -53,6 +53,7 @@ const FIRST_RUN_ROWS: usize = 64;
 ///     conditions: vec![Condition::Absent(Bytes::from("key"))],
 ///     mutations: vec![Mutation::Put(Bytes::from("key"), Bytes::from("value"))],
 ///     valid_until: None,
+///     fence: None,
 ///     bulk: false,
 /// };
 /// store.commit(&partition, create(store.stamp())).await?;

@@ -40,6 +40,7 @@ pub use directory::{Directory, DirectoryError};
 pub use embedded::{Embedded, OpenError, Options};
 pub use gate::Gate;
 pub use in_memory::InMemoryStore;
+pub use limits::check_limits;
 pub use log::LogError;
 pub use memory::available as available_memory;
 pub use run::{

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Refuses a commit that exceeds a limit.
-pub(crate) fn check_limits(partition: &Partition, commit: &Commit) -> Result<(), CommitError> {
+pub fn check_limits(partition: &Partition, commit: &Commit) -> Result<(), CommitError> {
     let most = if commit.bulk { MAX_BULK_COMMIT_BYTES } else { MAX_COMMIT_BYTES };
     let fits = |key: &Bytes| key.len() <= MAX_KEY_BYTES;
     let each = commit.mutations.iter().all(|mutation| match mutation {

@@ -80,6 +80,8 @@ pub struct Change {
     pub mutations: Vec<Mutation>,
     /// The decision depends on the time and holds only before this moment.
     pub valid_until: Option<Timestamp>,
+    /// See [`Commit::fence`].
+    pub fence: Option<Timestamp>,
     /// Allows up to [`crate::MAX_BULK_COMMIT_BYTES`].
     pub bulk: bool,
 }
@@ -87,7 +89,7 @@ pub struct Change {
 impl Change {
     /// Makes a change of these mutations without a deadline.
     pub fn of(mutations: impl Into<Vec<Mutation>>) -> Self {
-        Self { mutations: mutations.into(), valid_until: None, bulk: false }
+        Self { mutations: mutations.into(), valid_until: None, fence: None, bulk: false }
     }
 
     /// Sets the deadline to `until` if that is earlier than the current one.
@@ -279,10 +281,10 @@ impl<'a> Attempts<'a> {
     }
 
     async fn read(&self, reads: Reads) -> Result<Attempt, ReadError> {
-        // Take the stamp before the read: rows that other transactions write later have larger stamps and
-        // conflict.
-        let stamp = self.store.stamp();
         let set = self.store.read(self.partition, &reads).await?;
+        // Take the stamp after the read, so that it is above the stamps of all rows that were read, whichever
+        // front end wrote them.
+        let stamp = self.store.stamp();
         Ok(Attempt { reads, set, stamp, now: self.store.now() })
     }
 
@@ -298,6 +300,7 @@ impl<'a> Attempts<'a> {
             conditions: conditions(&attempt.reads, attempt.set),
             mutations: change.mutations,
             valid_until: change.valid_until,
+            fence: change.fence,
             bulk: change.bulk,
         };
         match self.store.commit(self.partition, commit).await {

@@ -128,6 +128,9 @@ pub struct Commit {
     pub mutations: Vec<Mutation>,
     /// The decision depends on the time and holds only before this moment.
     pub valid_until: Option<Timestamp>,
+    /// A time that has passed. Once this commit has taken effect, no commit to its partition with a deadline
+    /// at or before this time can take effect any more, however long it was in flight.
+    pub fence: Option<Timestamp>,
     /// Allows up to [`MAX_BULK_COMMIT_BYTES`].
     pub bulk: bool,
 }
@@ -170,8 +173,9 @@ pub enum CommitError {
     /// A row that the commit depends on cannot be read. The commit did not take effect.
     #[error("a row that the commit depends on cannot be read")]
     Unreadable,
-    /// The store has stopped after a disk failure. The commit did not take effect.
-    #[error("the store has stopped after a disk failure")]
+    /// The store has stopped after a disk failure, or another front end has fenced this one. The commit did
+    /// not take effect.
+    #[error("the store has stopped")]
     Stopped,
 }
 

@@ -56,7 +56,15 @@ async fn put(store: &Embedded, n: u64) -> Result<(), CommitError> {
 async fn put_all(store: &Embedded, rows: std::ops::Range<u64>) -> Result<(), CommitError> {
     let mutations = rows.map(|n| Mutation::Put(key(n), noise(n))).collect();
     let stamp = store.stamp();
-    let commit = Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+    let commit = Commit {
+        stamp,
+        epoch: 0,
+        conditions: vec![],
+        mutations,
+        valid_until: None,
+        fence: None,
+        bulk: false,
+    };
     store.commit(&Partition::new(SPACE, "blobs"), commit).await
 }
 
@@ -178,8 +186,15 @@ async fn damaged_table_does_not_block_commits_when_the_first_level_is_full() {
         // About one memtable, with the same rows in each round.
         let mutations = (0..ROWS).map(|n| Mutation::Put(key(10_000 + n), noise(round * ROWS + n))).collect();
         let stamp = store.stamp();
-        let commit =
-            Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+        let commit = Commit {
+            stamp,
+            epoch: 0,
+            conditions: vec![],
+            mutations,
+            valid_until: None,
+            fence: None,
+            bulk: false,
+        };
         store.commit(&blobs, commit).await.unwrap_or_else(|error| {
             panic!("round {round}: {error}, {:?}, {:?}", store.figures(), store.health())
         });

@@ -30,7 +30,15 @@ async fn put(store: &Embedded, partition: &Partition, n: u64) {
     let value = Bytes::from(n.to_le_bytes().repeat(1000));
     let mutations = vec![Mutation::Put("a".into(), value.clone()), Mutation::Put("b".into(), value)];
     let stamp = store.stamp();
-    let commit = Commit { stamp, epoch: 1, conditions: vec![], mutations, valid_until: None, bulk: false };
+    let commit = Commit {
+        stamp,
+        epoch: 1,
+        conditions: vec![],
+        mutations,
+        valid_until: None,
+        fence: None,
+        bulk: false,
+    };
     store.commit(partition, commit).await.unwrap();
 }
 

@@ -34,6 +34,7 @@ async fn commits_are_refused_while_the_next_segment_cannot_be_opened_and_then_ac
                 vec![7; 64 << 10].into(),
             )],
             valid_until: None,
+            fence: None,
             bulk: false,
         };
         store.commit(&partition, commit).await

@@ -44,7 +44,8 @@ async fn keys_longer_than_the_tree_accepts_match_no_row() {
     let partition = Partition::new(space, "p");
     let mutations = ["a", "b"].map(|key| Mutation::Put(key.into(), Bytes::new())).to_vec();
     let (stamp, conditions) = (store.stamp(), vec![]);
-    let commit = Commit { stamp, epoch: 1, conditions, mutations, valid_until: None, bulk: false };
+    let commit =
+        Commit { stamp, epoch: 1, conditions, mutations, valid_until: None, fence: None, bulk: false };
     store.commit(&partition, commit).await.unwrap();
     let long = |first: &str| Bytes::from([first.as_bytes(), &[b'x'; 200_000]].concat());
     let found = async |from: Bytes, to: Bytes| {
@@ -93,6 +94,7 @@ async fn row_counts_agree_with_a_walk_over_all_rows_also_after_a_restart() {
             conditions: vec![],
             mutations,
             valid_until: None,
+            fence: None,
             bulk: false,
         };
         store.commit(&Partition::new(space, "p"), commit).await.unwrap();
@@ -152,7 +154,15 @@ async fn walk_in_pages_visits_every_unmoved_row_exactly_once_and_in_order() {
             let keys = ["", "\0", "k", "k\0", "l"];
             let mutations = keys.iter().map(|key| Mutation::Put((*key).into(), Bytes::new())).collect();
             let (stamp, conditions) = (store.stamp(), vec![]);
-            let commit = Commit { stamp, epoch: 0, conditions, mutations, valid_until: None, bulk: false };
+            let commit = Commit {
+                stamp,
+                epoch: 0,
+                conditions,
+                mutations,
+                valid_until: None,
+                fence: None,
+                bulk: false,
+            };
             store.commit(&Partition::new(space, partition), commit).await.unwrap();
             let place =
                 |key: &&'static str| RowPosition { space, partition: partition.into(), key: (*key).into() };

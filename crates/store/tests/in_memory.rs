@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use lazuli_concurrency::{ManualClock, Span, Stamp, SystemClock, Timestamp};
-use lazuli_store::conformance::{self, Harness};
+use lazuli_store::conformance::{self, Harness, TakingTurns};
 use lazuli_store::{
     Commit, CommitError, Condition, Embedded, InMemoryStore, MAX_SCAN_ROWS, Mutation, Options, Partition,
     Reads, Row, RowPosition, SpaceHeader, SpaceId, Store, Which,
@@ -45,7 +45,8 @@ fn row_key(row: u32) -> Bytes {
 
 async fn commit(store: &dyn Store, space: SpaceId, mutations: Vec<Mutation>) -> Result<(), CommitError> {
     let (stamp, conditions) = (store.stamp(), vec![]);
-    let commit = Commit { stamp, epoch: 0, conditions, mutations, valid_until: None, bulk: false };
+    let commit =
+        Commit { stamp, epoch: 0, conditions, mutations, valid_until: None, fence: None, bulk: false };
     store.commit(&Partition::new(space, "p"), commit).await
 }
 
@@ -58,6 +59,22 @@ async fn new_space(store: &dyn Store) -> SpaceId {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_in_memory_engine_conforms() {
     conformance::run(&InMemory::default()).await;
+}
+
+/// Two front ends on the same data.
+#[derive(Default)]
+struct TwoFrontEnds(InMemory);
+
+impl Harness for TwoFrontEnds {
+    async fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store> {
+        let store = self.0.open(clock).await;
+        Arc::new(TakingTurns::new(vec![store.clone(), store]))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_front_ends_conform() {
+    conformance::run(&TwoFrontEnds::default()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -228,7 +245,7 @@ async fn compare(both: &Both, random: &mut StdRng) {
         let valid_until = (random.random_range(0..5) == 0)
             .then(|| if random.random() { now + Span::seconds(1) } else { now - Span::seconds(1) });
         let epoch = header.epoch + u64::from(random.random_range(0..20) == 0);
-        let commit = Commit { stamp, epoch, conditions, mutations, valid_until, bulk: false };
+        let commit = Commit { stamp, epoch, conditions, mutations, valid_until, fence: None, bulk: false };
         let _ = both.commit(&partition, &commit).await;
 
         if random.random_range(0..40) == 0 {

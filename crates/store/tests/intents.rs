@@ -84,6 +84,7 @@ impl TestStore {
             conditions: vec![],
             mutations: vec![Mutation::Put(key, VALUE)],
             valid_until: None,
+            fence: None,
             bulk: false,
         };
         self.store.commit(&Partition::new(self.space, partition), commit).await.unwrap();

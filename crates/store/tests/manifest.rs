@@ -32,7 +32,8 @@ async fn filled_store() -> TempDir {
             .map(|i| Mutation::Put(format!("{round}/{i:04}").into(), Bytes::from(vec![i as u8; 50])))
             .collect();
         let (stamp, conditions) = (store.stamp(), vec![]);
-        let commit = Commit { stamp, epoch: 1, conditions, mutations, valid_until: None, bulk: false };
+        let commit =
+            Commit { stamp, epoch: 1, conditions, mutations, valid_until: None, fence: None, bulk: false };
         store.commit(&Partition::new(space, "p"), commit).await.unwrap();
         drop(store);
         if round == 0 {

@@ -14,7 +14,15 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 async fn put(store: &Embedded, key: String, value: Vec<u8>) {
     let mutations = vec![Mutation::Put(key.into(), value.into())];
     let stamp = store.stamp();
-    let commit = Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+    let commit = Commit {
+        stamp,
+        epoch: 0,
+        conditions: vec![],
+        mutations,
+        valid_until: None,
+        fence: None,
+        bulk: false,
+    };
     store.commit(&Partition::new(SPACE, "p"), commit).await.unwrap();
 }
 

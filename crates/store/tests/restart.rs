@@ -58,7 +58,15 @@ async fn crashing_child() {
     }
     let stamp = store.stamp();
     let mutations = vec![Mutation::Put(stamp.ticks().to_be_bytes().to_vec().into(), vec![7; bytes].into())];
-    let commit = Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+    let commit = Commit {
+        stamp,
+        epoch: 0,
+        conditions: vec![],
+        mutations,
+        valid_until: None,
+        fence: None,
+        bulk: false,
+    };
     store.commit(&partition(), commit).await.unwrap();
     std::process::abort();
 }

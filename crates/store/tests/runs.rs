@@ -24,7 +24,8 @@ async fn open(dir: &Path, options: Options) -> (Arc<Embedded>, SpaceId) {
 
 async fn commit(store: &Embedded, partition: &Partition, mutations: Vec<Mutation>) {
     let (stamp, epoch) = (store.stamp(), OPEN.epoch);
-    let commit = Commit { stamp, epoch, conditions: vec![], mutations, valid_until: None, bulk: false };
+    let commit =
+        Commit { stamp, epoch, conditions: vec![], mutations, valid_until: None, fence: None, bulk: false };
     store.commit(partition, commit).await.unwrap();
 }
 

@@ -28,7 +28,8 @@ async fn put(store: &Embedded, space: SpaceId, rows: impl Iterator<Item = (Strin
         let mutations =
             rows.iter().map(|(key, byte)| Mutation::Put(key.clone().into(), value(*byte))).collect();
         let (stamp, conditions) = (store.stamp(), vec![]);
-        let commit = Commit { stamp, epoch: 1, conditions, mutations, valid_until: None, bulk: false };
+        let commit =
+            Commit { stamp, epoch: 1, conditions, mutations, valid_until: None, fence: None, bulk: false };
         store.commit(&Partition::new(space, "p"), commit).await.unwrap();
     }
 }

@@ -40,7 +40,15 @@ impl Machine {
 async fn write(store: &Embedded) -> Timestamp {
     let stamp = store.stamp();
     let mutations = vec![Mutation::Put("row".into(), "value".into())];
-    let commit = Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+    let commit = Commit {
+        stamp,
+        epoch: 0,
+        conditions: vec![],
+        mutations,
+        valid_until: None,
+        fence: None,
+        bulk: false,
+    };
     store.commit(&Partition::new(SpaceId(7), "p"), commit).await.unwrap();
     stamp.timestamp()
 }

@@ -185,6 +185,7 @@ async fn multiply(server: &TestServer, container_of: &str, names: impl Iterator<
                 conditions: vec![],
                 mutations: vec![put],
                 valid_until: None,
+                fence: None,
                 bulk: false,
             };
             store.commit(&Partition::new(space, format!("b{name}")), commit).await.unwrap();

@@ -186,6 +186,7 @@ impl TestServer {
             conditions: vec![],
             mutations: vec![mutation],
             valid_until: None,
+            fence: None,
             bulk: false,
         };
         self.store.commit(&Partition::new(space, partition), commit).await.unwrap();

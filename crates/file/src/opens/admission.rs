@@ -232,6 +232,7 @@ impl Drop for Admission {
                 conditions: vec![],
                 mutations: vec![],
                 valid_until: None,
+                fence: None,
                 bulk: false,
             };
             // Ignore the result: only the order matters.

@@ -288,7 +288,15 @@ async fn recount_removes_more_slices_than_fit_into_one_commit() {
         let key = [&slice.key[..1], &n.to_be_bytes()].concat();
         let mutations = vec![Mutation::Put(key.into(), slice.value.clone())];
         let (stamp, epoch) = (first.store.stamp(), first.store.space(space).await.unwrap().unwrap().epoch);
-        let commit = Commit { stamp, epoch, conditions: vec![], mutations, valid_until: None, bulk: false };
+        let commit = Commit {
+            stamp,
+            epoch,
+            conditions: vec![],
+            mutations,
+            valid_until: None,
+            fence: None,
+            bulk: false,
+        };
         first.store.commit(&Partition::new(space, "q"), commit).await.unwrap();
     }
     assert_eq!(slices().len(), SLICES);

@@ -378,6 +378,7 @@ async fn damaged_row_does_not_block_the_resumption_of_other_copies() {
         // The empty key sorts before all others.
         mutations: vec![Mutation::Put(Bytes::from_static(b"\0"), Bytes::from_static(b"damaged"))],
         valid_until: None,
+        fence: None,
         bulk: false,
     };
     server.store.commit(&Partition::new(space, &b"c"[..]), commit).await.unwrap();

@@ -572,6 +572,7 @@ async fn commit(server: &Server, partition: &Partition, mutations: Vec<Mutation>
         conditions: vec![],
         mutations,
         valid_until: None,
+        fence: None,
         bulk: false,
     };
     server.store.commit(partition, commit).await.unwrap();

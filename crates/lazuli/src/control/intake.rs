@@ -334,7 +334,8 @@ impl<'a> ObjectReceiver<'a> {
         let (store, incoming) = (&self.intakes.store, &restored.incoming);
         self.runtime.block_on(self.intakes.extents.sync()).map_err(|error| error.to_string())?;
         let (stamp, epoch, conditions) = (store.stamp(), incoming.epoch(), vec![]);
-        let commit = Commit { stamp, epoch, conditions, mutations, valid_until: None, bulk: true };
+        let commit =
+            Commit { stamp, epoch, conditions, mutations, valid_until: None, fence: None, bulk: true };
         let partition = Partition::new(incoming.space(), partition);
         self.runtime.block_on(store.commit(&partition, commit)).map(drop).map_err(|error| error.to_string())
     }

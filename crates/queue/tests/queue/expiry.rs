@@ -92,6 +92,7 @@ async fn multiply(server: &Server, times: u64) {
             conditions: vec![],
             mutations: some.iter().map(put).collect(),
             valid_until: None,
+            fence: None,
             bulk: false,
         };
         server.store.commit(&partition, commit).await.unwrap();

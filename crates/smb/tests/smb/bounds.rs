@@ -216,6 +216,7 @@ async fn an_internal_error_is_logged_with_session_message_account_command_and_sh
         conditions: vec![],
         mutations: vec![Mutation::Put(key, "damaged".into())],
         valid_until: None,
+        fence: None,
         bulk: false,
     };
     store.commit(&partition, commit).await.unwrap();

@@ -129,7 +129,15 @@ mod tests {
         let put = async |key: String, value: &'static str| {
             let mutations = vec![Mutation::Put(key.into(), value.into())];
             let (stamp, conditions) = (store.stamp(), vec![]);
-            let commit = Commit { stamp, epoch: 0, conditions, mutations, valid_until: None, bulk: false };
+            let commit = Commit {
+                stamp,
+                epoch: 0,
+                conditions,
+                mutations,
+                valid_until: None,
+                fence: None,
+                bulk: false,
+            };
             store.commit(&Partition::new(space, "p"), commit).await.unwrap();
         };
         for row in 0..60 {

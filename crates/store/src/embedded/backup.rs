@@ -150,8 +150,15 @@ mod tests {
         for n in rows {
             let row = Mutation::Put(Bytes::copy_from_slice(&n.to_be_bytes()), vec![1; 8000].into());
             let (stamp, mutations) = (store.stamp(), vec![row]);
-            let commit =
-                Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+            let commit = Commit {
+                stamp,
+                epoch: 0,
+                conditions: vec![],
+                mutations,
+                valid_until: None,
+                fence: None,
+                bulk: false,
+            };
             store.commit(&Partition::new(SpaceId::ROOT, "p"), commit).await.unwrap();
         }
     }

@@ -689,8 +689,15 @@ mod tests {
         store.set_space(space, None, open).await.unwrap();
         let read_at = store.shared.snapshots.current().seqno;
         let (stamp, mutations) = (store.stamp(), vec![Mutation::Put("a".into(), "1".into())]);
-        let commit =
-            Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+        let commit = Commit {
+            stamp,
+            epoch: 0,
+            conditions: vec![],
+            mutations,
+            valid_until: None,
+            fence: None,
+            bulk: false,
+        };
         store.commit(&Partition::new(space, "p"), commit).await.unwrap();
         let closed = SpaceHeader { epoch: 1, open: false };
         store.set_space(space, Some(open), closed).await.unwrap();

@@ -149,8 +149,15 @@ mod tests {
             for n in 0u32..400 {
                 let row = Mutation::Put(Bytes::copy_from_slice(&n.to_be_bytes()), vec![n as u8; 3000].into());
                 let (stamp, mutations) = (store.stamp(), vec![row]);
-                let commit =
-                    Commit { stamp, epoch: 0, conditions: vec![], mutations, valid_until: None, bulk: false };
+                let commit = Commit {
+                    stamp,
+                    epoch: 0,
+                    conditions: vec![],
+                    mutations,
+                    valid_until: None,
+                    fence: None,
+                    bulk: false,
+                };
                 store.commit(&Partition::new(SpaceId::ROOT, "p"), commit).await.unwrap();
             }
         });

@@ -112,6 +112,7 @@ async fn damaged_entity_fails_only_the_page_that_reaches_it() {
         conditions: vec![],
         mutations: vec![Mutation::Put("0700".into(), "\u{1}damaged".into())],
         valid_until: None,
+        fence: None,
         bulk: false,
     };
     server.store.commit(&Partition::new(space, "ep"), commit).await.unwrap();

@@ -95,7 +95,8 @@ async fn contents(extents: &LocalExtents, random: &mut StdRng) -> Vec<Mutation> 
 
 async fn commit(store: &Embedded, space: SpaceId, partition: &'static str, mutations: Vec<Mutation>) {
     let (stamp, conditions) = (store.stamp(), vec![]);
-    let commit = Commit { stamp, epoch: EPOCH, conditions, mutations, valid_until: None, bulk: false };
+    let commit =
+        Commit { stamp, epoch: EPOCH, conditions, mutations, valid_until: None, fence: None, bulk: false };
     store.commit(&Partition::new(space, partition), commit).await.expect("committed");
 }
 

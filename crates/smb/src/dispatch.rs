@@ -30,7 +30,7 @@ use crate::connection::outgoing::{self, FrameGuard, OutgoingResponse, Signer};
 use crate::connection::{InFlightRequest, MEMORY_CREDITS, ProtocolViolation, SmbConnection};
 use crate::credits;
 use crate::crypto::{SigningKey, TransformHeader};
-use crate::frame::{self, ENCRYPTED_MAGIC, MAX_FRAME, MAX_FRAME_BYTES_BEFORE_LOGIN, Message, SMB1_MAGIC};
+use crate::frame::{self, ENCRYPTED_MAGIC, MAX_FRAME, Message, ReadLimits, SMB1_MAGIC};
 use crate::negotiated::Dialect;
 use crate::server::ServerState;
 use crate::session::Session;
@@ -94,18 +94,19 @@ impl SmbConnection {
         reader: &mut (impl AsyncRead + Unpin),
     ) -> io::Result<()> {
         let (mut login_deadline, mut frames) = (Instant::now() + LOGIN_TIMEOUT, 0);
-        let limit = || if self.is_unauthenticated() { MAX_FRAME_BYTES_BEFORE_LOGIN } else { MAX_FRAME };
+        let limits =
+            || if self.is_unauthenticated() { ReadLimits::BEFORE_LOGIN } else { ReadLimits::AFTER_LOGIN };
         loop {
             let frame = if self.count_unauthenticated(server) {
                 frames += 1;
-                let mut reading = std::pin::pin!(frame::read(reader, limit));
+                let mut reading = std::pin::pin!(frame::read(reader, limits));
                 match timeout_at(login_deadline, &mut reading).await {
                     // A login has succeeded since the read started.
                     Err(_) if !self.is_unauthenticated() => reading.await?,
                     read => read??,
                 }
             } else {
-                let frame = frame::read(reader, limit).await?;
+                let frame = frame::read(reader, limits).await?;
                 (login_deadline, frames) = (Instant::now() + LOGIN_TIMEOUT, 0);
                 frame
             };

@@ -10,6 +10,8 @@ use crate::wire::header::{HEADER_SIZE, MAGIC, MessageHeader, SmbCommand};
 pub(crate) const MAX_FRAME: usize = (8 << 20) + (64 << 10);
 /// Maximum frame length before login. A token of 16 KiB fits.
 pub(crate) const MAX_FRAME_BYTES_BEFORE_LOGIN: usize = 20 << 10;
+/// Maximum number of keep-alives before a frame, until a login. Reading one costs as much as a short frame.
+const MAX_KEEP_ALIVES_BEFORE_LOGIN: usize = 16;
 /// Maximum number of messages in a compound.
 const MAX_COMPOUND: usize = 256;
 /// First bytes of an encrypted frame.
@@ -47,12 +49,28 @@ impl Message {
     }
 }
 
-/// Reads a frame. Returns `None` at the end of the connection. Calls `limit` once the frame's length is
+/// Limits of a frame that is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadLimits {
+    /// Maximum length of the frame.
+    frame: usize,
+    /// Maximum number of keep-alives before the frame.
+    keep_alives: usize,
+}
+
+impl ReadLimits {
+    pub(crate) const BEFORE_LOGIN: Self =
+        Self { frame: MAX_FRAME_BYTES_BEFORE_LOGIN, keep_alives: MAX_KEEP_ALIVES_BEFORE_LOGIN };
+    pub(crate) const AFTER_LOGIN: Self = Self { frame: MAX_FRAME, keep_alives: usize::MAX };
+}
+
+/// Reads a frame. Returns `None` at the end of the connection. Calls `limits` once the frame's length is
 /// known.
 pub(crate) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
-    limit: impl Fn() -> usize,
+    limits: impl Fn() -> ReadLimits,
 ) -> io::Result<Option<BytesMut>> {
+    let mut keep_alives = 0;
     loop {
         let mut prefix = [0; PREFIX];
         match stream.read_exact(&mut prefix).await {
@@ -62,7 +80,7 @@ pub(crate) async fn read(
         let [kind, length @ ..] = prefix;
         let length = length.into_iter().fold(0, |length, byte| length << 8 | usize::from(byte));
         match kind {
-            0 if length > limit() => return Err(io::ErrorKind::InvalidData.into()),
+            0 if length > limits().frame => return Err(io::ErrorKind::InvalidData.into()),
             0 => {
                 let mut frame = BytesMut::with_capacity(length);
                 let mut rest = stream.take(length as u64);
@@ -74,7 +92,7 @@ pub(crate) async fn read(
                 return Ok(Some(frame));
             }
             // A session keep-alive of NetBIOS.
-            0x85 if length == 0 => {}
+            0x85 if length == 0 && keep_alives < limits().keep_alives => keep_alives += 1,
             _ => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -183,13 +201,24 @@ mod tests {
         assert_eq!(split(&Bytes::from(endless)).err(), Some(MalformedFrame));
     }
 
+    fn at_most(frame: usize) -> impl Fn() -> ReadLimits {
+        move || ReadLimits { frame, keep_alives: 2 }
+    }
+
     #[tokio::test]
     async fn a_frame_is_read_completely_or_not_at_all() {
         let whole = [&prefix(3)[..], b"abc"].concat();
-        assert_eq!(read(&mut &whole[..], || 10).await.unwrap().unwrap(), b"abc"[..]);
-        assert!(read(&mut &whole[..6], || 10).await.unwrap().is_none());
-        assert!(read(&mut &whole[..], || 2).await.is_err());
-        assert!(read(&mut &b"\x81\0\0\0"[..], || 10).await.is_err());
-        assert!(read(&mut &[][..], || 10).await.unwrap().is_none());
+        assert_eq!(read(&mut &whole[..], at_most(10)).await.unwrap().unwrap(), b"abc"[..]);
+        assert!(read(&mut &whole[..6], at_most(10)).await.unwrap().is_none());
+        assert!(read(&mut &whole[..], at_most(2)).await.is_err());
+        assert!(read(&mut &b"\x81\0\0\0"[..], at_most(10)).await.is_err());
+        assert!(read(&mut &[][..], at_most(10)).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn keep_alives_before_a_frame_are_limited() {
+        let after = |count| [&b"\x85\0\0\0".repeat(count)[..], &prefix(3)[..], b"abc"].concat();
+        assert_eq!(read(&mut &after(2)[..], at_most(10)).await.unwrap().unwrap(), b"abc"[..]);
+        assert!(read(&mut &after(3)[..], at_most(10)).await.is_err());
     }
 }

@@ -108,6 +108,15 @@ async fn frames_before_a_login_are_few_and_short_and_grant_no_credits() {
     }
     assert!(answered > 200, "{answered}");
 
+    // Keep-alives have no answer, and cost as much to read as a short frame.
+    let keep_alives = b"\x85\0\0\0".repeat(100);
+    let mut client = unauthenticated_client(&server).await;
+    client.send_raw(&keep_alives).await;
+    assert!(client.call(ECHO, &[4, 0, 0, 0]).await.is_none(), "hung up");
+    let mut client = server.logged_in_client().await;
+    client.send_raw(&keep_alives).await;
+    assert!(client.call(ECHO, &[4, 0, 0, 0]).await.is_some());
+
     let mut client = server.logged_in_client().await;
     let frame = echo(&mut client, 10 * MAX_FRAME);
     client.send(&frame).await;

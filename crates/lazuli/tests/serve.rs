@@ -4,8 +4,10 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use lazuli_account::DEVELOPMENT_KEY;
@@ -325,6 +327,36 @@ fn keys_stay_out_of_core_dumps() {
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
     server.stop();
+}
+
+#[test]
+fn keys_in_the_environment_are_hidden_from_processes_of_the_same_user() {
+    const UNPRIVILEGED: u32 = 65534;
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = support::lazuli();
+    // Root may read everything, so the server has to be another user's.
+    if rustix::process::geteuid().is_root() {
+        let program = dir.path().join("lazuli");
+        std::fs::copy(env!("CARGO_BIN_EXE_lazuli"), &program).unwrap();
+        for path in [dir.path(), &program] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        command = std::process::Command::new(program);
+        command.env_clear().uid(UNPRIVILEGED).gid(UNPRIVILEGED);
+    }
+    command.args(["serve", "--in-memory"]).args(support::FREE_PORTS).current_dir(dir.path());
+    command.env("LAZULI_ACCOUNT", "alpha:a2V5").stdout(std::process::Stdio::piped());
+    let mut server = command.spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let owner = |file: &str| std::fs::metadata(format!("/proc/{}{file}", server.id())).unwrap().uid();
+    let owners = ["/environ", "/mem"].map(owner);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(line.contains("is ready"), "{line}");
+    assert!(!status.contains("Uid:\t0\t"), "{status}");
+    assert_eq!(owners, [0, 0], "root's");
 }
 
 #[test]

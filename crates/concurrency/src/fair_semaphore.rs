@@ -3,19 +3,30 @@
 //! One holder, such as an account or a peer, gets at most three quarters of the units. A holder that wants
 //! more waits for its own units first, and only then in line with other holders. So the line of all holders
 //! is short, however many requests one holder sends.
+//!
+//! A semaphore can keep its last quarter as a reserve for holders that have at most 1/32 of all units. Eight
+//! more holders are needed to take that, and a holder with few units does not wait for two with many.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::hash::Hash;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A limited number of units, shared by holders.
 #[derive(Debug)]
 pub struct FairSemaphore<K> {
-    all: Units,
+    /// Units for every holder.
+    common: Units,
+    /// Units for holders that have few.
+    reserve: Units,
     limit_of_holder: u32,
+    /// Maximum number of units of a holder that may take from the reserve.
+    few: usize,
     holders: Mutex<HashMap<K, HolderShare>>,
 }
 
@@ -45,7 +56,7 @@ pub struct Holder<K: Eq + Hash + Clone> {
 /// Units that a holder has acquired, which are released on drop.
 #[derive(Debug)]
 pub struct FairPermit<K: Eq + Hash + Clone> {
-    all: OwnedSemaphorePermit,
+    shared: OwnedSemaphorePermit,
     own: Option<OwnedSemaphorePermit>,
     _holder: Arc<Holder<K>>,
 }
@@ -53,8 +64,22 @@ pub struct FairPermit<K: Eq + Hash + Clone> {
 impl<K: Eq + Hash + Clone> FairSemaphore<K> {
     /// Creates a semaphore with `total` free units.
     pub fn new(total: u32) -> Arc<Self> {
-        let limit_of_holder = total - total / 4;
-        Arc::new(Self { all: Units::new(total), limit_of_holder, holders: Mutex::default() })
+        Self::build(total, 0)
+    }
+
+    /// Creates a semaphore with `total` free units, the last quarter of which is for holders that have few.
+    pub fn with_reserve(total: u32) -> Arc<Self> {
+        Self::build(total, total / 4)
+    }
+
+    fn build(total: u32, reserve: u32) -> Arc<Self> {
+        Arc::new(Self {
+            common: Units::new(total - reserve),
+            reserve: Units::new(reserve),
+            limit_of_holder: total - total / 4,
+            few: (total as usize / 32).max(1),
+            holders: Mutex::default(),
+        })
     }
 
     /// Returns the holder with this key. Without a key, the holder may take all units.
@@ -71,12 +96,36 @@ impl<K: Eq + Hash + Clone> FairSemaphore<K> {
 
     /// Returns the number of units that are in use.
     pub fn used(&self) -> usize {
-        (self.all.total as usize).saturating_sub(self.all.free.available_permits())
+        self.common.used() + self.reserve.used()
     }
 
     /// Returns the number of units that are free.
     pub fn free(&self) -> usize {
-        self.all.free.available_permits()
+        self.common.free() + self.reserve.free()
+    }
+
+    /// Acquires shared units if they are free now.
+    fn try_acquire(&self, units: u32, may_take_reserve: bool) -> Option<OwnedSemaphorePermit> {
+        let may_take_reserve = may_take_reserve && units <= self.reserve.total;
+        let reserve = || may_take_reserve.then(|| self.reserve.try_acquire(units)).flatten();
+        self.common.try_acquire(units).or_else(reserve)
+    }
+
+    /// Waits for shared units.
+    async fn acquire(&self, units: u32, may_take_reserve: bool) -> OwnedSemaphorePermit {
+        if let Some(permit) = self.try_acquire(units, may_take_reserve) {
+            return permit;
+        }
+        let mut common = pin!(self.common.acquire(units));
+        if !may_take_reserve || units > self.reserve.total {
+            return common.await;
+        }
+        let mut reserve = pin!(self.reserve.acquire(units));
+        poll_fn(|cx| match common.as_mut().poll(cx) {
+            Poll::Pending => reserve.as_mut().poll(cx),
+            ready => ready,
+        })
+        .await
     }
 
     fn holders(&self) -> MutexGuard<'_, HashMap<K, HolderShare>> {
@@ -92,8 +141,8 @@ impl<K: Eq + Hash + Clone> Holder<K> {
             Some((_, own)) => Some(own.try_acquire(units)?),
             None => None,
         };
-        let all = self.semaphore.all.try_acquire(units)?;
-        Some(FairPermit { all, own, _holder: self.clone() })
+        let shared = self.semaphore.try_acquire(units, self.may_take_reserve())?;
+        Some(FairPermit { shared, own, _holder: self.clone() })
     }
 
     /// Waits for units, first for those of the holder's share.
@@ -102,20 +151,30 @@ impl<K: Eq + Hash + Clone> Holder<K> {
             Some((_, own)) => Some(own.acquire(units).await),
             None => None,
         };
-        let all = self.semaphore.all.acquire(units).await;
-        FairPermit { all, own, _holder: self.clone() }
+        let shared = self.semaphore.acquire(units, self.may_take_reserve()).await;
+        FairPermit { shared, own, _holder: self.clone() }
+    }
+
+    /// Returns whether the holder has few units, those included that it is about to take.
+    fn may_take_reserve(&self) -> bool {
+        self.own.as_ref().is_none_or(|(_, own)| own.used() <= self.semaphore.few)
     }
 
     /// Returns whether units that this holder has keep an acquisition waiting: its own, or another holder's.
     pub fn is_waited_for(&self) -> bool {
         let is_waiting = |units: &Units| units.waiting.load(Relaxed) > 0;
-        is_waiting(&self.semaphore.all) || self.own.as_ref().is_some_and(|(_, own)| is_waiting(own))
+        is_waiting(&self.semaphore.common) || self.own.as_ref().is_some_and(|(_, own)| is_waiting(own))
     }
 
     /// Returns whether no unit is free for this holder.
     pub fn is_exhausted(&self) -> bool {
-        let is_exhausted = |units: &Units| units.free.available_permits() == 0;
-        is_exhausted(&self.semaphore.all) || self.own.as_ref().is_some_and(|(_, own)| is_exhausted(own))
+        let FairSemaphore { common, reserve, few, .. } = &*self.semaphore;
+        let is_exhausted = |units: &Units| units.free() == 0;
+        match &self.own {
+            Some((_, own)) if is_exhausted(own) => true,
+            Some((_, own)) if own.used() >= *few => is_exhausted(common),
+            _ => is_exhausted(common) && is_exhausted(reserve),
+        }
     }
 }
 
@@ -135,7 +194,7 @@ impl<K: Eq + Hash + Clone> Drop for Holder<K> {
 impl<K: Eq + Hash + Clone> FairPermit<K> {
     /// Releases all units but this many.
     pub fn shrink(&mut self, units: u32) {
-        for permit in [Some(&mut self.all), self.own.as_mut()].into_iter().flatten() {
+        for permit in [Some(&mut self.shared), self.own.as_mut()].into_iter().flatten() {
             let more = permit.num_permits().saturating_sub(units as usize);
             drop(permit.split(more));
         }
@@ -143,7 +202,7 @@ impl<K: Eq + Hash + Clone> FairPermit<K> {
 
     /// Returns the number of units.
     pub fn units(&self) -> u32 {
-        u32::try_from(self.all.num_permits()).unwrap_or(u32::MAX)
+        u32::try_from(self.shared.num_permits()).unwrap_or(u32::MAX)
     }
 }
 
@@ -152,6 +211,15 @@ impl Units {
         Self { total, free: Arc::new(Semaphore::new(total as usize)), waiting: AtomicUsize::new(0) }
     }
 
+    fn free(&self) -> usize {
+        self.free.available_permits()
+    }
+
+    fn used(&self) -> usize {
+        (self.total as usize).saturating_sub(self.free())
+    }
+
+    /// Acquires units, if they are free now. A number larger than the total counts as the total.
     fn try_acquire(&self, units: u32) -> Option<OwnedSemaphorePermit> {
         self.free.clone().try_acquire_many_owned(units.min(self.total)).ok()
     }
@@ -227,6 +295,45 @@ mod tests {
         waiting.clear();
         assert!(!a.is_waited_for() && !b.is_waited_for(), "an acquisition that is dropped does not wait");
         drop(held);
+    }
+
+    #[test]
+    fn two_holders_leave_a_reserve_to_holders_that_have_little() {
+        let units = FairSemaphore::with_reserve(128);
+        let holder = |name| units.holder(Some(name));
+        // Two holders take all that is common, each within its share, and wait for more.
+        let (a, b) = (holder("a"), holder("b"));
+        let held = [a.try_acquire(80).unwrap(), b.try_acquire(16).unwrap()];
+        let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(b.acquire(1))).collect();
+        assert!(waiting.iter_mut().all(|waiting| poll(waiting.as_mut()).is_pending()));
+        // Another waits for neither of them, up to 1/32 of all, and then only for what is common.
+        let c = holder("c");
+        let few: Vec<_> = (0..4).map(|_| c.try_acquire(1).unwrap()).collect();
+        assert!(c.try_acquire(1).is_none() && holder("d").try_acquire(5).is_none());
+        let exhausted = [&a, &b, &c, &holder("d")].map(|holder| holder.is_exhausted());
+        assert_eq!(exhausted, [true, true, true, false]);
+        let mut more = pin!(c.acquire(1));
+        assert!(poll(more.as_mut()).is_pending());
+        let mut next = pin!(c.acquire(1));
+        assert!(poll(next.as_mut()).is_pending());
+        waiting.clear();
+        drop(held);
+        assert!(poll(more.as_mut()).is_ready() && poll(next.as_mut()).is_ready());
+        drop(few);
+        assert_eq!((units.used(), units.free()), (0, 128));
+    }
+
+    #[test]
+    fn a_holder_that_waits_gets_units_of_the_reserve_when_they_are_released() {
+        let units = FairSemaphore::with_reserve(8);
+        let common = units.holder(Some("a")).try_acquire(6).unwrap();
+        let mut few = ["b", "c"].map(|name| units.holder(Some(name)).try_acquire(1).unwrap()).into_iter();
+        let d = units.holder(Some("d"));
+        let mut waiting = pin!(d.acquire(1));
+        assert!(poll(waiting.as_mut()).is_pending());
+        drop(few.next());
+        assert!(poll(waiting.as_mut()).is_ready());
+        drop(common);
     }
 
     #[test]

@@ -245,7 +245,7 @@ pub(crate) struct ReplyBody {
     exchange: Exchange,
     /// Bytes still to come, if known.
     left: Option<u64>,
-    /// Room for the next frame of a streamed body on a connection with several replies.
+    /// Room for the next frame of a streamed body.
     next_frame: NextFrame,
 }
 

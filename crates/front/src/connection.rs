@@ -7,7 +7,7 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,15 +19,18 @@ use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
 use hyper::service::HttpService;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use lazuli_concurrency::FairSemaphore;
+use lazuli_protocol::peers::limited_peer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::input_memory::InputMemory;
 use crate::limits::Limits;
-use crate::pace::{Activity, Expired, MonitoredSocket, Watchdog};
+use crate::pace::{Activity, Expired, LingeringSlots, MonitoredSocket, Watchdog};
 use crate::poll_loop::PollLoop;
 use crate::proxies::TrustedProxies;
 use crate::reply_memory::ReplyMemory;
@@ -54,6 +57,8 @@ pub(crate) trait Handler: Send + Sync + 'static {
 pub(crate) struct Origin {
     /// The client's end of the connection.
     pub(crate) peer: SocketAddr,
+    /// Whether headers that name a client are from a trusted proxy.
+    pub(crate) forwarded: bool,
     /// Whether the connection uses TLS.
     pub(crate) secure: bool,
     /// The connection's counters.
@@ -64,7 +69,7 @@ impl Origin {
     /// Returns the client of a request. If the connection comes from a trusted proxy, that is the client
     /// which the headers name.
     pub(crate) fn of_client(mut self, headers: &HeaderMap, proxies: &TrustedProxies) -> Self {
-        if !proxies.contains(self.peer.ip()) {
+        if !self.forwarded {
             return self;
         }
         let (client, is_secure) = proxies.forwarded(headers);
@@ -88,9 +93,11 @@ pub(crate) enum Stage {
     Closed,
 }
 
-/// HTTP/2 flow-control windows of one stream and of one connection, in bytes.
+/// HTTP/2 flow-control windows of one stream and of one connection, in bytes. The connection's is smaller if
+/// there are many connections, see [`InputMemory`]. The protocol allows no smaller one than the last.
 const STREAM_WINDOW: u32 = 512 * 1024;
-const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
+const CONNECTION_WINDOW: usize = 2 * 1024 * 1024;
+const LEAST_CONNECTION_WINDOW: usize = 64 * 1024;
 /// Bytes of one HTTP/2 reply that are buffered before its service has to wait. Frames are taken whole, and
 /// one more is held ready. So a client can make the server hold two frames for each stream, see
 /// [`Limits::streams_per_connection`]. A document is one frame of any size, see [`crate::document_memory`].
@@ -100,23 +107,35 @@ const STREAM_BUFFER: usize = 64 * 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct EndpointBounds {
     pub(crate) limits: Arc<Limits>,
-    /// One permit for each connection of [`Limits::lingering_connections`].
-    pub(crate) lingering_connections: Arc<Semaphore>,
+    /// One unit for each connection of [`Limits::lingering_connections`].
+    pub(crate) lingering_connections: Arc<FairSemaphore<IpAddr>>,
     pub(crate) reply_memory: Arc<ReplyMemory>,
+    pub(crate) input_memory: Arc<InputMemory>,
 }
 
 impl EndpointBounds {
     pub(crate) fn new(limits: Arc<Limits>) -> Self {
-        let lingering_connections = limits.lingering_connections.min(Semaphore::MAX_PERMITS);
-        let reply_memory = Arc::new(ReplyMemory::new(&limits));
-        Self { limits, lingering_connections: Arc::new(Semaphore::new(lingering_connections)), reply_memory }
+        Self {
+            lingering_connections: FairSemaphore::with_reserve(limits.lingering_connections),
+            reply_memory: Arc::new(ReplyMemory::new(&limits)),
+            input_memory: InputMemory::new(limits.input_bytes),
+            limits,
+        }
     }
+}
+
+/// The client of an accepted socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientAddress {
+    pub(crate) address: SocketAddr,
+    /// Whether headers that name a client are from a trusted proxy.
+    pub(crate) forwarded: bool,
 }
 
 /// Serves one accepted socket until it closes.
 pub(crate) async fn serve<H: Handler>(
     socket: TcpStream,
-    peer: SocketAddr,
+    ClientAddress { address: peer, forwarded }: ClientAddress,
     tls: Option<TlsAcceptor>,
     bounds: EndpointBounds,
     handler: Arc<H>,
@@ -127,7 +146,7 @@ pub(crate) async fn serve<H: Handler>(
         tracing::debug!(%peer, %error, "connection lost before it began");
         return;
     }
-    let EndpointBounds { limits, lingering_connections, reply_memory } = bounds;
+    let EndpointBounds { limits, lingering_connections, reply_memory, input_memory } = bounds;
     // The first byte and the handshake share the time for the head of a request.
     let deadline = Instant::now() + limits.head_time;
     if tls.is_some() {
@@ -144,19 +163,25 @@ pub(crate) async fn serve<H: Handler>(
         }
     }
     let activity = Arc::new(Activity::default());
-    let origin = Origin { peer, secure: tls.is_some(), activity: Arc::clone(&activity) };
-    let socket = MonitoredSocket::new(socket, activity, Arc::clone(&limits), lingering_connections);
+    let origin = Origin { peer, forwarded, secure: tls.is_some(), activity: Arc::clone(&activity) };
+    let is_proxy = limits.trusted_proxies.contains(peer.ip());
+    let limited = limited_peer(peer.ip(), limits.limit_loopback).filter(|_| !is_proxy);
+    let linger = LingeringSlots { slots: lingering_connections, peer: limited };
+    let socket = MonitoredSocket::new(socket, activity, Arc::clone(&limits), linger);
     match tls {
-        None => serve_http1(TokioIo::new(socket), origin, limits, handler, stage).await,
+        None => {
+            origin.activity.set_replies(reply_memory.connection(peer.ip()), false);
+            serve_http1(TokioIo::new(socket), origin, limits, &input_memory, handler, stage).await;
+        }
         Some(tls) => match accept_tls(socket, &tls, deadline, stage.clone()).await {
             Some(Ok(stream)) => {
                 let h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
                 let io = TokioIo::new(stream);
+                origin.activity.set_replies(reply_memory.connection(peer.ip()), h2);
                 if h2 {
-                    origin.activity.set_multiplexed(reply_memory.connection(peer.ip()));
-                    serve_http2(io, origin, limits, handler, stage).await;
+                    serve_http2(io, origin, limits, &input_memory, handler, stage).await;
                 } else {
-                    serve_http1(io, origin, limits, handler, stage).await;
+                    serve_http1(io, origin, limits, &input_memory, handler, stage).await;
                 }
             }
             Some(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
@@ -218,15 +243,17 @@ async fn serve_http1<H: Handler>(
     io: impl Read + Write + Unpin,
     origin: Origin,
     limits: Arc<Limits>,
+    input_memory: &Arc<InputMemory>,
     handler: Arc<H>,
     stage: watch::Receiver<Stage>,
 ) {
     let watchdog = Watchdog::new(Arc::clone(&origin.activity), Arc::clone(&limits));
     let peer = origin.peer;
+    let input = input_memory.allot(limits.head_bytes, limits.buffer_bytes);
     let connection = http1::Builder::new()
         .max_headers(limits.head_fields)
         .max_header_size(limits.head_bytes)
-        .max_buf_size(limits.buffer_bytes.max(limits.head_bytes))
+        .max_buf_size(input.bytes())
         .header_read_timeout(None) // the watchdog has the timeout
         .preserve_header_case(true) // for names of metadata
         .serve_connection(io, answer(handler, origin));
@@ -237,18 +264,20 @@ async fn serve_http2<H: Handler>(
     io: impl Read + Write + Unpin,
     origin: Origin,
     limits: Arc<Limits>,
+    input_memory: &Arc<InputMemory>,
     handler: Arc<H>,
     stage: watch::Receiver<Stage>,
 ) {
     let watchdog = Watchdog::new(Arc::clone(&origin.activity), Arc::clone(&limits));
     let peer = origin.peer;
+    let input = input_memory.allot(LEAST_CONNECTION_WINDOW, CONNECTION_WINDOW);
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams_per_connection)
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
         .max_send_buf_size(STREAM_BUFFER)
         .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_connection_window_size(u32::try_from(input.bytes()).unwrap_or(u32::MAX))
         .serve_connection(io, answer(handler, origin));
     drive(pin!(connection), peer, watchdog, stage).await;
 }
@@ -304,6 +333,7 @@ async fn drive(
     let mut finishing = false;
     if *stage.borrow_and_update() != Stage::Open {
         finishing = true;
+        watchdog.drain();
         connection.as_mut().finish();
     }
     loop {
@@ -329,6 +359,7 @@ async fn drive(
                     return;
                 }
                 finishing = true;
+                watchdog.drain();
                 connection.as_mut().finish();
             }
         }

@@ -23,9 +23,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits::Limits;
 
-/// The largest document that is not counted: the size of a frame of content, of which a connection holds some
-/// anyway.
-const MAX_UNCOUNTED_BYTES: usize = 256 * 1024;
+/// The largest document that is not counted: as much as a connection may hold of a request's head.
+const MAX_UNCOUNTED_BYTES: usize = 64 * 1024;
 /// Like [`MAX_UNCOUNTED_BYTES`], on a connection that carries several replies at once.
 const MAX_UNCOUNTED_MULTIPLEXED_BYTES: usize = 4 * 1024;
 
@@ -53,7 +52,7 @@ impl DocumentMemory {
             total,
             peers,
             building: FairSemaphore::new(limits.rendering_bytes),
-            waiting: FairSemaphore::new(limits.waiting_documents),
+            waiting: FairSemaphore::with_reserve(limits.waiting_documents),
             limit_loopback: limits.limit_loopback,
         }
     }

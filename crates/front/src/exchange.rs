@@ -134,7 +134,7 @@ impl Exchange {
         self.guard.begin_stream()
     }
 
-    /// Returns the connection's part of the memory for replies, if it carries several at once.
+    /// Returns the connection's part of the memory for replies.
     pub(crate) fn replies(&self) -> Option<&ConnectionReplies> {
         self.guard.replies()
     }

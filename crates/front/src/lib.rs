@@ -15,6 +15,7 @@ mod connection;
 mod console;
 mod document_memory;
 mod exchange;
+mod input_memory;
 mod limits;
 mod listener;
 mod metrics;

@@ -30,17 +30,17 @@ pub struct Limits {
     /// 503 `ServerBusy`. One takes about 10 KiB apart from its body. One remote peer may have at most three
     /// quarters of them.
     pub streams: u32,
-    /// Maximum bytes of streamed replies in memory over all HTTP/2 connections. A reply that does not fit
-    /// waits. One remote peer may hold at most three quarters of the bytes.
+    /// Maximum bytes of streamed replies in memory over all connections. A reply that does not fit waits. One
+    /// remote peer may hold at most three quarters of the bytes.
     pub unread_reply_bytes: u32,
     /// The time within which a client has to read a part of its replies during a shortage, else its
     /// connection ends. While a reply waits for [`Limits::unread_reply_bytes`]: a quarter of the bytes that
     /// its connection holds. While [`Limits::streams`] is reached: [`Limits::progress_bytes`] for each reply.
     pub shortage_time: Duration,
     /// Maximum bytes of documents, such as listings, in memory over all connections until their clients have
-    /// read them. Documents no larger than a frame of a streamed reply do not count; over HTTP/2, which
-    /// carries many at once, those of up to 4 KiB. A document that does not fit gets 503 `ServerBusy`. One
-    /// remote peer may hold at most three quarters of the bytes.
+    /// read them. Documents of up to 64 KiB do not count; over HTTP/2, which carries many at once, those of
+    /// up to 4 KiB. A document that does not fit gets 503 `ServerBusy`. One remote peer may hold at most
+    /// three quarters of the bytes.
     pub document_bytes: u32,
     /// Maximum bytes that listings may take while they are built: the page and the rows behind it. The bytes
     /// are reserved before a request's rows are read, and a request that does not fit waits. One remote peer
@@ -55,9 +55,11 @@ pub struct Limits {
     /// HTTP/2 limits only their bytes. Metadata of 8 KiB can be many short pairs. More than 100 fields cost
     /// hyper two heap buffers for each request, 0.1 to 0.2 µs.
     pub head_fields: usize,
-    /// Maximum bytes that one connection buffers in each direction. On HTTP/2 the frames described at
-    /// [`Limits::streams_per_connection`] are added.
+    /// Maximum bytes that one HTTP/1 connection buffers in each direction.
     pub buffer_bytes: usize,
+    /// Bytes of request bodies that all connections may buffer ahead of their services. A new connection gets
+    /// at most 1/64 of what others have left, but no less than 64 KiB or [`Limits::head_bytes`].
+    pub input_bytes: u64,
     /// Time from the first byte of a request, or from the start of the connection, to the end of the headers.
     /// Includes TLS.
     pub head_time: Duration,
@@ -83,7 +85,8 @@ pub struct Limits {
     pub linger_time: Duration,
     /// Maximum number of connections that may linger for [`Limits::linger_bytes`] and
     /// [`Limits::linger_time`]. Further ones get [`Limits::drain_bytes`] and [`Limits::drain_time`].
-    pub lingering_connections: usize,
+    /// One remote peer may have at most three quarters of the places.
+    pub lingering_connections: u32,
 }
 
 impl Default for Limits {
@@ -103,6 +106,7 @@ impl Default for Limits {
             head_bytes: 64 * 1024,
             head_fields: 250,
             buffer_bytes: 256 * 1024,
+            input_bytes: 512 << 20,
             head_time: Duration::from_secs(30),
             idle_time: Duration::from_secs(300),
             progress_time: Duration::from_secs(60),

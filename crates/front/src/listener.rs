@@ -11,10 +11,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::connection::{self, EndpointBounds, Handler, Stage};
+use crate::connection::{self, ClientAddress, EndpointBounds, Handler, Stage};
 use crate::limits::Limits;
 use crate::metrics::Connections;
-use crate::proxies::read_preface;
+use crate::proxies::{Proxied, read_preface};
 
 /// Connections that the kernel queues while the acceptor is at its limit.
 const BACKLOG: u32 = 1024;
@@ -130,6 +130,7 @@ async fn accept<H: Handler>(socket: TcpListener, acceptor: Acceptor<H>, mut stag
         let (bounds, stage, peers) = (acceptor.bounds.clone(), stage.clone(), Arc::clone(&acceptor.peers));
         tokio::spawn(async move {
             if !is_proxied {
+                let peer = ClientAddress { address: peer, forwarded: false };
                 connection::serve(client, peer, tls, bounds, handler, stage).await;
             } else if let Some((client, peer, share)) =
                 behind_proxy(client, peer, &bounds.limits, &peers, stage.clone()).await
@@ -150,18 +151,25 @@ async fn behind_proxy(
     limits: &Limits,
     peers: &Arc<Peers>,
     mut stage: watch::Receiver<Stage>,
-) -> Option<(TcpStream, SocketAddr, Option<PeerShare>)> {
+) -> Option<(TcpStream, ClientAddress, Option<PeerShare>)> {
     let read = tokio::select! {
         // A connection that has sent no request does not delay a stop.
         _ = stage.wait_for(|stage| *stage != Stage::Open) => return None,
         read = tokio::time::timeout(limits.head_time, read_preface(&mut socket)) => read,
     };
+    let client = |address, forwarded| ClientAddress { address, forwarded };
     match read {
-        Ok(Ok(None)) => Some((socket, proxy, None)),
-        Ok(Ok(Some(client))) => match peers.acquire(client.ip(), 1) {
-            Some(share) => Some((socket, client, Some(share))),
+        Ok(Ok(Proxied::WithoutHeader)) => Some((socket, client(proxy, true), None)),
+        // Such a proxy does not look into requests, so their headers are the client's.
+        Ok(Ok(Proxied::Unnamed)) => Some((socket, client(proxy, false), None)),
+        Ok(Ok(Proxied::Client(address))) => match peers.acquire(address.ip(), 1) {
+            // The client may be another trusted proxy.
+            Some(share) => {
+                let forwarded = limits.trusted_proxies.contains(address.ip());
+                Some((socket, client(address, forwarded), Some(share)))
+            }
             None => {
-                tracing::debug!(%client, %proxy, "closed a connection: the client has too many");
+                tracing::debug!(client = %address, %proxy, "closed a connection: the client has too many");
                 None
             }
         },

@@ -13,14 +13,15 @@
 use std::future::Future;
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use lazuli_concurrency::{FairPermit, FairSemaphore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
 use crate::limits::Limits;
@@ -47,7 +48,11 @@ pub(crate) struct Activity {
     /// ping answers, do not count.
     replied: AtomicU64,
     /// Set if several requests may share the connection, and frames come outside of requests.
+    multiplexed: AtomicBool,
+    /// The connection's part of the memory for replies.
     replies: OnceLock<ConnectionReplies>,
+    /// The server is about to stop.
+    draining: AtomicBool,
     /// The rest of a request's body is left unread.
     abandoned: AtomicBool,
 }
@@ -75,14 +80,19 @@ impl Activity {
         RequestGuard { activity: Arc::clone(self), replying: false, stream: None }
     }
 
-    /// Marks that the connection carries several requests at once.
-    pub(crate) fn set_multiplexed(&self, replies: ConnectionReplies) {
+    /// Sets the connection's part of the memory for replies, and whether it carries several requests at once.
+    pub(crate) fn set_replies(&self, replies: ConnectionReplies, multiplexed: bool) {
+        self.multiplexed.store(multiplexed, Relaxed);
         let _ = self.replies.set(replies);
     }
 
     /// Returns whether the connection carries several requests at once.
     pub(crate) fn is_multiplexed(&self) -> bool {
-        self.replies.get().is_some()
+        self.multiplexed.load(Relaxed)
+    }
+
+    fn drain(&self) {
+        self.draining.store(true, Relaxed);
     }
 
     /// Marks that the rest of a request's body will not be read.
@@ -134,12 +144,12 @@ impl RequestGuard {
 
     /// Counts the request among those in progress over HTTP/2. Returns false if there are too many.
     pub(crate) fn begin_stream(&mut self) -> bool {
-        let Some(replies) = self.replies() else { return true };
+        let Some(replies) = self.replies().filter(|_| self.activity.is_multiplexed()) else { return true };
         self.stream = replies.begin_stream();
         self.stream.is_some()
     }
 
-    /// Returns the connection's part of the memory for replies, if it carries several at once.
+    /// Returns the connection's part of the memory for replies.
     pub(crate) fn replies(&self) -> Option<&ConnectionReplies> {
         self.activity.replies.get()
     }
@@ -196,7 +206,7 @@ impl Watchdog {
         let mark = match waiting {
             // Trickling bytes are not progress: the whole head has one deadline.
             WaitingFor::Head | WaitingFor::Request => self.activity.served.load(Relaxed),
-            WaitingFor::SocketRead => self.activity.sent.load(Relaxed) / self.limits.progress_bytes.max(1),
+            WaitingFor::SocketRead => self.activity.sent.load(Relaxed),
             // Requests that end are no progress of a reply that is not read.
             WaitingFor::Window => self.activity.replied.load(Relaxed),
             WaitingFor::Service => 0,
@@ -207,7 +217,9 @@ impl Watchdog {
     /// Returns by how much the number of [`Watchdog::observe`] has to grow.
     fn needed_progress(&self, waiting: WaitingFor) -> u64 {
         match waiting {
-            WaitingFor::Window => self.limits.progress_bytes.max(self.shortage().unwrap_or(0)).max(1),
+            WaitingFor::SocketRead | WaitingFor::Window => {
+                self.limits.progress_bytes.max(self.shortage().unwrap_or(0)).max(1)
+            }
             _ => 1,
         }
     }
@@ -218,7 +230,7 @@ impl Watchdog {
     fn shortage(&self) -> Option<u64> {
         let replies = self.activity.replies.get()?;
         let bytes = replies.bytes_others_wait_for() / 4;
-        let streams = match replies.are_streams_exhausted() {
+        let streams = match self.activity.is_multiplexed() && replies.are_streams_exhausted() {
             true => u64::from(self.activity.replying.load(Relaxed)) * self.limits.progress_bytes,
             false => 0,
         };
@@ -230,13 +242,23 @@ impl Watchdog {
         match waiting {
             WaitingFor::Head => Some(self.limits.head_time),
             WaitingFor::Request => Some(self.limits.idle_time),
-            WaitingFor::SocketRead => Some(self.limits.progress_time),
-            WaitingFor::Window if self.shortage().is_some() => {
-                Some(self.limits.shortage_time.min(self.limits.idle_time))
-            }
-            WaitingFor::Window => Some(self.limits.idle_time),
+            WaitingFor::SocketRead => Some(self.reading_time(self.limits.progress_time)),
+            WaitingFor::Window => Some(self.reading_time(self.limits.idle_time)),
             WaitingFor::Service => None,
         }
+    }
+
+    /// Returns how long a client may read too little. `usual` applies if there is no shortage.
+    fn reading_time(&self, usual: Duration) -> Duration {
+        match self.shortage() {
+            Some(_) => self.limits.shortage_time.min(usual),
+            None => usual,
+        }
+    }
+
+    /// Marks that the server is about to stop.
+    pub(crate) fn drain(&self) {
+        self.activity.drain();
     }
 
     /// Becomes ready when the connection has waited too long.
@@ -254,7 +276,9 @@ impl Watchdog {
             let deadline = self.since + time_limit;
             // Nothing wakes this connection when other replies begin to wait for its bytes.
             let check = match observed.0 {
-                WaitingFor::Window => deadline.min(Instant::now() + self.limits.shortage_time),
+                WaitingFor::SocketRead | WaitingFor::Window => {
+                    deadline.min(Instant::now() + self.limits.shortage_time)
+                }
                 _ => deadline,
             };
             // A later deadline does not reset the alarm. The alarm rings early and is set again here, which
@@ -283,9 +307,17 @@ pub(crate) struct MonitoredSocket<S> {
     socket: S,
     activity: Arc<Activity>,
     limits: Arc<Limits>,
-    /// Shared by the endpoint: one permit for each connection that may linger for long.
-    lingering_connections: Arc<Semaphore>,
+    lingering_slots: LingeringSlots,
     linger: Option<LingeringClose>,
+}
+
+/// Places for connections that may linger for long.
+#[derive(Clone, Debug)]
+pub(crate) struct LingeringSlots {
+    /// One unit for each place of the endpoint.
+    pub(crate) slots: Arc<FairSemaphore<IpAddr>>,
+    /// The peer of this connection; `None` if it may have all places.
+    pub(crate) peer: Option<IpAddr>,
 }
 
 impl<S> MonitoredSocket<S> {
@@ -293,9 +325,9 @@ impl<S> MonitoredSocket<S> {
         socket: S,
         activity: Arc<Activity>,
         limits: Arc<Limits>,
-        lingering_connections: Arc<Semaphore>,
+        lingering_slots: LingeringSlots,
     ) -> Self {
-        Self { socket, activity, limits, lingering_connections, linger: None }
+        Self { socket, activity, limits, lingering_slots, linger: None }
     }
 }
 
@@ -312,12 +344,12 @@ struct LingeringClose {
     time_limit: Duration,
     /// Set for the earlier of both deadlines, or before it.
     alarm: Pin<Box<Sleep>>,
-    _slot: Option<OwnedSemaphorePermit>,
+    _slot: Option<FairPermit<IpAddr>>,
 }
 
 impl LingeringClose {
-    fn begin(limits: &Limits, lingering_connections: &Arc<Semaphore>) -> Self {
-        let slot = Arc::clone(lingering_connections).try_acquire_owned().ok();
+    fn begin(limits: &Limits, LingeringSlots { slots, peer }: &LingeringSlots) -> Self {
+        let slot = slots.holder(*peer).try_acquire(1).filter(|slot| slot.units() == 1);
         let (bytes_left, time) = match slot {
             Some(_) => (limits.linger_bytes, limits.linger_time),
             None => (limits.drain_bytes, limits.drain_time),
@@ -326,6 +358,11 @@ impl LingeringClose {
         let time_limit = limits.drain_time;
         let alarm = Box::pin(tokio::time::sleep(time_limit.min(time)));
         Self { bytes_left, ends: now + time, last_received: now, time_limit, alarm, _slot: slot }
+    }
+
+    /// Ends within the time of a connection that has no place. A stop of the server does not wait longer.
+    fn shorten(&mut self) {
+        self.ends = self.ends.min(Instant::now() + self.time_limit);
     }
 
     /// Discards what the client sends. Ready when the client has closed, or when a limit is reached.
@@ -424,9 +461,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MonitoredSocket<S> {
                 return Poll::Ready(Ok(()));
             }
         }
-        let linger = this
-            .linger
-            .get_or_insert_with(|| LingeringClose::begin(&this.limits, &this.lingering_connections));
+        let linger =
+            this.linger.get_or_insert_with(|| LingeringClose::begin(&this.limits, &this.lingering_slots));
+        if this.activity.draining.load(Relaxed) {
+            linger.shorten();
+        }
         linger.poll(&mut this.socket, cx).map(Ok)
     }
 }
@@ -437,7 +476,6 @@ mod tests {
     use super::*;
     use crate::reply_memory::ReplyMemory;
     use std::future::poll_fn;
-    use std::net::IpAddr;
     use tokio::io::AsyncWriteExt;
 
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
@@ -496,7 +534,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_closed_window_on_a_multiplexed_connection_is_limited_by_idle_time() {
         let activity = Arc::new(Activity::default());
-        activity.set_multiplexed(ReplyMemory::new(&limits()).connection(PEER));
+        activity.set_replies(ReplyMemory::new(&limits()).connection(PEER), true);
         let mut watchdog = Watchdog::new(Arc::clone(&activity), limits());
         let mut request = activity.begin();
         assert_eq!(time_limit(&mut watchdog).await, None, "a service may take its time here too");
@@ -514,7 +552,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn requests_that_end_do_not_extend_the_time_of_a_reply_that_is_not_read() {
         let activity = Arc::new(Activity::default());
-        activity.set_multiplexed(ReplyMemory::new(&limits()).connection(PEER));
+        activity.set_replies(ReplyMemory::new(&limits()).connection(PEER), true);
         let mut watchdog = Watchdog::new(Arc::clone(&activity), limits());
         let mut unread = activity.begin();
         unread.reply();
@@ -534,7 +572,7 @@ mod tests {
         let limits = Arc::new(Limits { unread_reply_bytes: 10_000, ..Limits::clone(&limits()) });
         let memory = ReplyMemory::new(&limits);
         let activity = Arc::new(Activity::default());
-        activity.set_multiplexed(memory.connection(PEER));
+        activity.set_replies(memory.connection(PEER), true);
         let mut watchdog = Watchdog::new(Arc::clone(&activity), Arc::clone(&limits));
         let mut unread = activity.begin();
         unread.reply();
@@ -563,7 +601,7 @@ mod tests {
         let limits = Arc::new(Limits { streams: 2, ..Limits::clone(&limits()) });
         let memory = ReplyMemory::new(&limits);
         let activity = Arc::new(Activity::default());
-        activity.set_multiplexed(memory.connection(PEER));
+        activity.set_replies(memory.connection(PEER), true);
         let mut watchdog = Watchdog::new(Arc::clone(&activity), limits);
         let mut unread = [activity.begin(), activity.begin()];
         for request in &mut unread {
@@ -599,9 +637,9 @@ mod tests {
         let (client, server) = tokio::io::duplex(1 << 20);
         let activity = Arc::new(Activity::default());
         activity.abandon_body();
-        let lingering_connections = Arc::new(Semaphore::new(usize::from(long)));
-        let mut socket =
-            MonitoredSocket::new(server, activity, Arc::new(limits), Arc::clone(&lingering_connections));
+        let slots = FairSemaphore::with_reserve(u32::from(long));
+        let lingering_slots = LingeringSlots { slots: slots.clone(), peer: None };
+        let mut socket = MonitoredSocket::new(server, activity, Arc::new(limits), lingering_slots);
         let start = Instant::now();
         let (_unread, mut client) = tokio::io::split(client);
         let sending = tokio::spawn(async move {
@@ -615,7 +653,7 @@ mod tests {
         socket.shutdown().await.unwrap();
         let seconds = start.elapsed().as_secs();
         drop(socket);
-        assert_eq!(lingering_connections.available_permits(), usize::from(long), "the slot is free again");
+        assert_eq!(slots.free(), usize::from(long), "the slot is free again");
         (sending.await.unwrap(), seconds)
     }
 
@@ -642,5 +680,68 @@ mod tests {
             assert!(sent.abs_diff(bytes) <= chunk as u64, "{chunk} {pause:?} {slot}: {sent}");
             assert_eq!(seconds, time, "{chunk} {pause:?} {slot}");
         }
+    }
+
+    #[test]
+    fn one_peer_leaves_places_for_lingering_connections_to_others() {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+            let slots = FairSemaphore::with_reserve(8);
+            let begin = |last| {
+                let peer = Some(IpAddr::from([192, 0, 2, last]));
+                LingeringClose::begin(&limits(), &LingeringSlots { slots: slots.clone(), peer })
+            };
+            let held: Vec<_> = (0..10).map(|_| begin(1)).collect();
+            assert_eq!(held.iter().filter(|linger| linger._slot.is_some()).count(), 6);
+            assert!(begin(2)._slot.is_some());
+            drop(held);
+            assert_eq!(slots.free(), 8);
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_does_not_wait_for_a_connection_that_lingers_for_long() {
+        let (client, server) = tokio::io::duplex(1 << 20);
+        let activity = Arc::new(Activity::default());
+        activity.abandon_body();
+        let slots = LingeringSlots { slots: FairSemaphore::with_reserve(1), peer: None };
+        let mut socket = MonitoredSocket::new(server, activity.clone(), limits(), slots);
+        let (_unread, mut client) = tokio::io::split(client);
+        tokio::spawn(async move {
+            while client.write_all(b"x").await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let start = Instant::now();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            activity.drain();
+        });
+        socket.shutdown().await.unwrap();
+        let seconds = start.elapsed().as_secs();
+        assert!((7..=8).contains(&seconds), "{seconds}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_http_1_client_that_holds_bytes_for_which_others_wait_has_to_read_them_sooner() {
+        use crate::reply_memory::NextFrame;
+        let limits = Arc::new(Limits { unread_reply_bytes: 10_000, ..Limits::clone(&limits()) });
+        let memory = ReplyMemory::new(&limits);
+        let activity = Arc::new(Activity::default());
+        activity.set_replies(memory.connection(PEER), false);
+        let mut watchdog = Watchdog::new(Arc::clone(&activity), Arc::clone(&limits));
+        let _request = activity.begin();
+        activity.blocked.store(true, Relaxed);
+        let poll = |next: &mut NextFrame, replies: &ConnectionReplies, bytes| {
+            next.poll_reserve(replies, Some(bytes), &mut Context::from_waker(std::task::Waker::noop()))
+        };
+        let mut frame = NextFrame::Unreserved;
+        assert!(poll(&mut frame, activity.replies.get().unwrap(), 7000).is_ready());
+        assert!(poll_fn(|cx| Poll::Ready(watchdog.poll_expired(cx))).await.is_pending());
+        let (other, mut waiting) = (memory.connection([192, 0, 2, 2].into()), NextFrame::Unreserved);
+        assert!(poll(&mut waiting, &other, 5000).is_pending());
+        activity.sent.fetch_add(1749, Relaxed);
+        assert_eq!(time_limit(&mut watchdog).await, Some((10, Expired::Stalled)));
+        drop(waiting);
+        assert_eq!(time_limit(&mut watchdog).await, Some((20, Expired::Stalled)));
     }
 }

@@ -51,22 +51,32 @@ impl TrustedProxies {
     }
 }
 
-/// Reads the PROXY header of a connection from a trusted proxy, if there is one. Returns the client that it
-/// names.
-pub(crate) async fn read_preface(socket: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
+/// The beginning of a connection from a trusted proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proxied {
+    /// There is no PROXY header.
+    WithoutHeader,
+    /// A PROXY header that names no client.
+    Unnamed,
+    /// A PROXY header that names this client.
+    Client(SocketAddr),
+}
+
+/// Reads the PROXY header of a connection from a trusted proxy, if there is one.
+pub(crate) async fn read_preface(socket: &mut TcpStream) -> io::Result<Proxied> {
     let mut seen = vec![0; MAX_PREFACE];
     let mut before = 0;
     loop {
         let count = socket.peek(&mut seen).await?;
         match parse_preface(&seen[..count]) {
-            Preface::None => return Ok(None),
+            Preface::None => return Ok(Proxied::WithoutHeader),
             Preface::Malformed => return Err(io::Error::other("malformed PROXY header")),
             Preface::Header { length, client } => {
                 socket.read_exact(&mut seen[..length]).await?;
-                return Ok(client);
+                return Ok(client.map_or(Proxied::Unnamed, Proxied::Client));
             }
             // The client has closed its side.
-            Preface::Incomplete if count == 0 => return Ok(None),
+            Preface::Incomplete if count == 0 => return Ok(Proxied::WithoutHeader),
             Preface::Incomplete => {
                 // Bytes that were seen stay in the socket, so waiting for input would return at once.
                 if count == before {

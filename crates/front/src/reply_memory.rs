@@ -1,9 +1,9 @@
-//! Bounds the memory of replies over HTTP/2 that clients do not read.
+//! Bounds the memory of replies that clients do not read.
 //!
-//! One connection carries many replies, and a client decides how much of each it takes. So an endpoint counts
-//! the frames of streamed bodies from before they are read until they are sent, and a reply waits if there is
-//! no room for its next frame. Documents are counted by [`crate::document_memory`]. What a reply takes apart
-//! from its body is bounded by the number of requests in progress.
+//! A client decides how much of a reply it takes, and one connection of HTTP/2 carries many replies. So an
+//! endpoint counts the frames of streamed bodies from before they are read until they are sent, and a reply
+//! waits if there is no room for its next frame. Documents are counted by [`crate::document_memory`]. What a
+//! reply takes apart from its body is bounded by the number of requests in progress.
 //!
 //! No peer gets everything, see [`FairSemaphore`]. While replies wait or requests are refused, connections
 //! whose clients read too little are closed early, see [`crate::pace`].
@@ -25,7 +25,7 @@ use crate::proxies::TrustedProxies;
 /// The largest frame of a streamed body, in bytes.
 const LARGEST_FRAME: u64 = 256 * 1024;
 
-/// Memory of one endpoint for replies over HTTP/2.
+/// Memory of one endpoint for replies.
 #[derive(Debug)]
 pub(crate) struct ReplyMemory {
     bytes: Arc<FairSemaphore<IpAddr>>,
@@ -56,7 +56,7 @@ struct ReservedBytes {
 
 /// The reservation of a body's next frame.
 pub(crate) enum NextFrame {
-    /// Frames of this body are not counted.
+    /// The body is no stream, so its frames are not counted.
     Uncounted,
     /// Nothing is reserved.
     Unreserved,
@@ -74,8 +74,8 @@ impl ReplyMemory {
     /// Creates the memory with the sizes in the limits.
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
-            bytes: FairSemaphore::new(limits.unread_reply_bytes),
-            streams: FairSemaphore::new(limits.streams),
+            bytes: FairSemaphore::with_reserve(limits.unread_reply_bytes),
+            streams: FairSemaphore::with_reserve(limits.streams),
             limit_loopback: limits.limit_loopback,
             proxies: limits.trusted_proxies.clone(),
         }
@@ -205,23 +205,23 @@ mod tests {
         assert!(!reserve(&mut second, &one, 200));
         assert_eq!((one.bytes_others_wait_for(), other.bytes_others_wait_for()), (600, 0));
         let mut of_other = NextFrame::Unreserved;
-        assert!(reserve(&mut of_other, &other, 400));
+        assert!(reserve(&mut of_other, &other, 30));
         let rest = sent.slice(599..);
         drop(sent);
         assert!(!reserve(&mut second, &one, 200));
         drop(rest);
         assert!(reserve(&mut second, &one, 200));
         drop(second);
-        assert_eq!((one.held.load(Relaxed), other.held.load(Relaxed)), (0, 400));
+        assert_eq!((one.held.load(Relaxed), other.held.load(Relaxed)), (0, 30));
     }
 
     #[test]
     fn streams_are_limited_for_the_endpoint_and_each_peer() {
-        let limits = Limits { streams: 8, ..Limits::default() };
+        let limits = Limits { streams: 64, ..Limits::default() };
         let memory = ReplyMemory::new(&limits);
         let [one, same, other] = [1, 1, 2].map(|n| memory.connection([192, 0, 2, n].into()));
         let begin = |replies: &ConnectionReplies| replies.begin_stream();
-        let held: Vec<_> = (0..6).map(|n| begin(if n % 2 == 0 { &one } else { &same }).unwrap()).collect();
+        let held: Vec<_> = (0..48).map(|n| begin(if n % 2 == 0 { &one } else { &same }).unwrap()).collect();
         assert!(begin(&one).is_none() && begin(&same).is_none() && begin(&other).is_some());
         assert!(same.are_streams_exhausted() && !other.are_streams_exhausted());
         drop(held);

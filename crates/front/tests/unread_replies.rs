@@ -1,11 +1,12 @@
-//! The memory that clients can make a server use over HTTP/2 by not reading its replies, measured. A process
-//! of its own, because others would count. One test, because tests of a process run at the same time.
+//! The memory that clients can make a server use by not reading its replies, measured. A process of its own,
+//! because others would count. One test, because tests of a process run at the same time.
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +21,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use support::{NOW, ServerOptions, TEST_TIMEOUT, TestServer, start};
 use tempfile::TempDir;
-use tokio::net::TcpSocket;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 const MIB: u64 = 1 << 20;
@@ -110,6 +112,8 @@ async fn read(server: &TestServer, directory: &TempDir, from: IpAddr) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_of_replies_that_are_not_read_is_bounded_for_all_connections() {
+    // First, because memory that was freed would hide the growth.
+    http_1().await;
     let time = Duration::from_secs(600);
     let limits =
         Limits { unread_reply_bytes: BYTES, limit_loopback: true, shortage_time: time, ..Limits::default() };
@@ -162,4 +166,57 @@ async fn memory_of_replies_that_are_not_read_is_bounded_for_all_connections() {
     let held = leave_unread((&server, &directory), 4, "/lapis/public/fresh", &[]).await;
     read(&server, &directory, ONE).await;
     drop(held);
+}
+
+/// Connects over HTTP/1 from an address of this machine, and requests a blob.
+async fn get(server: &TestServer, from: IpAddr, name: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    let mut stream = socket.connect(server.address).await.unwrap();
+    let request = format!("GET /lapis/public/{name} HTTP/1.1\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Frames of replies over HTTP/1: 96 connections with 512 KiB each are 48 MiB.
+async fn http_1() {
+    const BYTES: u32 = 4 << 20;
+    const SLACK: u64 = 24 * MIB;
+    let time = Duration::from_secs(600);
+    let limits =
+        Limits { unread_reply_bytes: BYTES, limit_loopback: true, shortage_time: time, ..Limits::default() };
+    let server = start(ServerOptions { limits: limits.clone(), ..ServerOptions::default() });
+    let peak = Peak::begin();
+    let mut held = vec![];
+    for _ in 0..96 {
+        held.push(get(&server, ONE, "endless-fresh").await);
+    }
+    // Until the server reads no more frames.
+    let pulled = || server.service.pulled.load(SeqCst);
+    let mut before = 0;
+    while pulled() != before {
+        before = pulled();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    // Another peer is served meanwhile, a small frame at a time.
+    let mut other = get(&server, OTHER, "small").await;
+    let mut read = vec![];
+    timeout(TEST_TIMEOUT, other.read_to_end(&mut read)).await.expect("room for the reply").unwrap();
+    assert!(read.ends_with(&[7; 1000]));
+    println!("HTTP/1: {} MiB", peak.growth() / MIB);
+    let bound = u64::from(BYTES) + SLACK;
+    assert!(peak.growth() < bound, "{} bytes of {bound}", peak.growth());
+    drop((held, peak, server));
+
+    // Connections that hold everything and read nothing are closed in time for others of the same peer.
+    let limits = Limits { shortage_time: Duration::from_millis(100), ..limits };
+    let server = start(ServerOptions { limits, ..ServerOptions::default() });
+    let mut held = vec![];
+    for _ in 0..32 {
+        held.push(get(&server, ONE, "endless-fresh").await);
+    }
+    let mut one = get(&server, ONE, "fresh").await;
+    timeout(TEST_TIMEOUT, one.read_to_end(&mut read)).await.expect("room for the reply").unwrap();
+    assert!(read.len() > 1 << 20);
 }

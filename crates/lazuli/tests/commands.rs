@@ -526,6 +526,19 @@ fn the_client_that_a_trusted_proxy_names_counts_in_signatures_and_logs() {
         std::io::Write::write_all(&mut stream, &[&preface[..], rest.as_bytes()].concat()).unwrap();
         assert_eq!(support::read_reply(stream).status, status, "{}", preface.escape_ascii());
     }
+    // A proxy that speaks this protocol forwards the client's headers unread. They count only if the header
+    // names another trusted proxy.
+    let rest = rest.replace("Connection:", "X-Forwarded-For: 192.0.2.7\r\nConnection:");
+    for (preface, status) in [
+        (&b"PROXY UNKNOWN\r\n"[..], 403),
+        (&b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"[..], 403),
+        (&b"PROXY TCP4 192.0.2.9 10.0.0.1 4711 80\r\n"[..], 403),
+        (&b"PROXY TCP4 127.0.0.1 10.0.0.1 4711 80\r\n"[..], 200),
+    ] {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        std::io::Write::write_all(&mut stream, &[preface, rest.as_bytes()].concat()).unwrap();
+        assert_eq!(support::read_reply(stream).status, status, "{}", preface.escape_ascii());
+    }
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     std::io::Write::write_all(&mut stream, format!("PROXY TCP4 nonsense\r\n{rest}").as_bytes()).unwrap();
     let mut reply = vec![];

@@ -110,7 +110,22 @@ impl Service for ScriptedService {
             "fresh" => {
                 let mut response = Response::empty(StatusCode::OK);
                 response.headers.insert("content-length", HeaderValue::from_static("1048576"));
-                response.body = Body::stream(FreshStream { frames_left: 4 });
+                response.body = Body::stream(FreshStream { frames_left: 4, pulled: self.pulled.clone() });
+                Ok(response)
+            }
+            "small" => {
+                let mut response = Response::empty(StatusCode::OK);
+                response.headers.insert("content-length", HeaderValue::from_static("1000"));
+                let pulled = Arc::clone(&self.pulled);
+                let chunk = Bytes::from_static(&[7; 1000]);
+                response.body = Body::stream(RepeatingStream { chunk, pulled, panics_after: u64::MAX });
+                Ok(response)
+            }
+            "endless-fresh" => {
+                let mut response = Response::empty(StatusCode::OK);
+                response.headers.insert("content-length", HeaderValue::from_static("1099511627776"));
+                let pulled = self.pulled.clone();
+                response.body = Body::stream(FreshStream { frames_left: u32::MAX, pulled });
                 Ok(response)
             }
             "document" => Ok(Response::with_body(StatusCode::OK, "text/plain", vec![7; 1 << 20])),
@@ -163,6 +178,7 @@ impl http_body::Body for RepeatingStream {
 /// A stream of 1 MiB whose frames take 256 KiB of memory each.
 struct FreshStream {
     frames_left: u32,
+    pulled: Arc<AtomicU64>,
 }
 
 impl http_body::Body for FreshStream {
@@ -177,6 +193,7 @@ impl http_body::Body for FreshStream {
             0 => return Poll::Ready(None),
             left => left - 1,
         };
+        self.pulled.fetch_add(256 << 10, SeqCst);
         Poll::Ready(Some(Ok(Frame::data(vec![7; 256 << 10].into()))))
     }
 }

@@ -5,6 +5,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 PYTHON ?= python3
 VENV := target/clients
+DIST_TOOLS := target/dist-tools
 STAGE := target/dist-packages/stage
 JAVA := $(abspath target/clients-java)
 # A first build gains nothing from incremental files, which take almost half of the target folder.
@@ -25,7 +26,7 @@ serve: ## Build and run on the embedded default: data in ./lazuli-data, ports 10
 
 # The parts of `make test`, in order, with their names in its summary.
 PARTS := 'test-build=build, lint and docs' 'test-rust=Rust tests' 'test-clients=Python and Node clients' \
-  'test-java=Java clients' 'test-go=Go clients' 'test-smb=smbtorture' 'test-packages=packages'
+  'test-java=Java clients' 'test-go=Go clients' 'test-smb=smbtorture' 'test-packages=packages and README snippets'
 
 test: ## Install what the tests need, then lint and test everything; prints the seconds of each part
 	@$(PYTHON) tests/parts.py $(MAKE) $(PARTS)
@@ -61,8 +62,9 @@ test-go: $(VENV)/installed binary ## Every operation by the Go clients, if Go 1.
 test-smb: $(VENV)/installed binary ## The tests of Samba's smbtorture that must not be lost
 	$(PYTHON) tests/smb/torture.py --lazuli $(BIN)/debug/lazuli --passing
 
-test-packages: $(VENV)/installed binary ## The archive, npm packages, wheel and image, built from the debug binary and used as users would
-	LAZULI=$(BIN)/debug/lazuli $(VENV)/bin/python -m pytest -q tests/packages
+test-packages: $(VENV)/installed binary ## The packages, built from the debug binary and used as users would, and the snippets of the README
+	LAZULI=$(BIN)/debug/lazuli RCLONE=$(abspath $(VENV))/bin/rclone NODE_MODULES=$(abspath $(VENV))/node_modules \
+	  AZCOPY=$(abspath $(VENV))/azcopy $(VENV)/bin/python -m pytest -q tests/packages
 
 test-flips: ## Flip every bit of a small data directory, one at a time: a quarter of an hour
 	$(CARGO) test -p lazuli-torture --test flips -- --all
@@ -102,10 +104,10 @@ install: ## Build the published binary and install it with man pages and complet
 	install -m 644 $(STAGE)/completions/_lazuli $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_lazuli
 	install -m 644 $(STAGE)/completions/lazuli.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/lazuli.fish
 
-dist: $(VENV)/installed ## Build all packages into target/dist-packages: tar.gz, deb, rpm, npm, wheel, root file system of the image
+dist: $(DIST_TOOLS)/installed ## Build all packages into target/dist-packages: tar.gz, deb, rpm, npm, wheel, root file system of the image
 	$(CARGO) deb --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deb
 	$(CARGO) generate-rpm --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-generate-rpm
-	$(VENV)/bin/python packaging/dist.py
+	$(DIST_TOOLS)/bin/python packaging/dist.py
 
 bench: ## Compare with the raw disk, Azurite, nginx and smbd; writes bench-results/index.html
 	$(CARGO) build --release -p lazuli
@@ -129,6 +131,12 @@ fuse:
 	@if [ "$$(id -u)" != 0 ] && ! command -v fusermount3 >/dev/null; then \
 	  if command -v apt-get >/dev/null && command -v sudo >/dev/null; then sudo apt-get update -qq && sudo apt-get install -y -qq fuse3; \
 	  else echo "fusermount3 (package fuse3) is missing: the power-loss tests will say that they were skipped"; fi; fi
+
+$(DIST_TOOLS)/installed:
+	$(PYTHON) -m venv $(DIST_TOOLS) || { $(APT) update -qq && $(APT) install -y -qq python3-venv && $(PYTHON) -m venv $(DIST_TOOLS); }
+	$(DIST_TOOLS)/bin/pip install -q wheel==0.45.1
+	command -v npm >/dev/null || { $(APT) update -qq && $(APT) install -y -qq nodejs npm; }
+	touch $@
 
 $(VENV)/installed: tests/clients/requirements.txt tests/clients/js/package-lock.json
 	$(PYTHON) -m venv $(VENV) || { $(APT) update -qq && $(APT) install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); }

@@ -8,29 +8,15 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from conftest import ROOT, new_environment, only
+
 PORTS = [option for name in ("blob", "queue", "table", "file", "smb", "console") for option in (f"--{name}-port", "0")]
-
-
-@pytest.fixture(scope="session")
-def packages(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("packages")
-    script = ROOT / "packaging" / "dist.py"
-    binary = Path(os.environ["LAZULI"]).resolve()
-    subprocess.run([sys.executable, script, "--binary", binary, "--out", out, "tar", "npm", "wheel", "rootfs"], check=True)
-    return out
-
-
-def only(packages: Path, pattern: str) -> Path:
-    (found,) = packages.glob(pattern)
-    return found
 
 
 def is_served(command: list, folder: Path) -> None:
@@ -83,12 +69,7 @@ def test_npm_packages_install_programs_that_serve(packages, tmp_path):
 def test_wheel_installs_the_binary_and_a_pytest_fixture(packages, tmp_path):
     wheel = only(packages, "*.whl")
     assert re.search(r"py3-none-manylinux_2_\d+_\w+\.whl$", wheel.name), wheel.name
-    environment = tmp_path / "environment"
-    # The clients of this environment are visible in the new one, so that nothing is downloaded.
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    (own,) = (path for path in map(Path, sys.path) if path.name == "site-packages")
-    (theirs,) = environment.glob("lib/python*/site-packages")
-    (theirs / "clients.pth").write_text(f"{own}\n")
+    environment = new_environment(tmp_path / "environment")
     python = environment / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel], check=True)
     is_served([environment / "bin" / "lazuli"], tmp_path)
@@ -140,6 +121,45 @@ def test_image_builds_and_becomes_healthy(packages, tmp_path):
         subprocess.run(health, check=True)
     finally:
         subprocess.run([engine, "stop", container], check=True, capture_output=True)
+
+
+def test_examples_name_options_that_exist():
+    options = subprocess.run([os.environ["LAZULI"], "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    flags = set(re.findall(r"^\s+(?:-\w, )?--([a-z-]+)", options, re.MULTILINE))
+    assert len(flags) > 30, flags
+    known = {f"LAZULI_{flag.upper().replace('-', '_')}" for flag in flags}
+    # Variables of builds and tests.
+    known |= {"LAZULI_COMMIT", "LAZULI_COMMIT_DATE", "LAZULI_VERSION", "LAZULI_BINARY"}
+    # A variable that Kubernetes sets; the chart says how to avoid it.
+    known.add("LAZULI_PORT")
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(path for path in (ROOT / "packaging").rglob("*") if path.is_file())]
+    for page in pages:
+        text = page.read_text()
+        named = set(re.findall(r"\bLAZULI_[A-Z_]*[A-Z]\b", text))
+        assert named <= known, f"{page}: {sorted(named - known)}"
+        if page.suffix == ".toml" and page.parent.name == "systemd":
+            keys = set(re.findall(r"^#? ?([a-z-]+) =", text, re.MULTILINE))
+            assert keys and keys <= flags, f"{page}: {keys - flags}"
+        for command in re.findall(r"\blazuli serve\b([^`\n]*)", text):
+            unknown = set(re.findall(r"--([a-z-]+)", command)) - flags
+            assert not unknown, f"{page}: lazuli serve has no {unknown}"
+
+
+def test_helm_chart_lints_and_renders(tmp_path):
+    helm = shutil.which("helm")
+    if helm is None:
+        pytest.skip("helm is not installed")
+    chart = ROOT / "packaging" / "helm" / "lazuli"
+    key = "photos:" + "A" * 86 + "=="
+    values = ["--set", f"accounts.list={{{key}}}", "--set", "serviceMonitor.enabled=true"]
+    subprocess.run([helm, "lint", "--strict", chart, *values], check=True)
+    rendered = subprocess.run([helm, "template", "storage", chart, *values], capture_output=True, text=True, check=True).stdout
+    kinds = set(re.findall(r"^kind: (\w+)", rendered, re.MULTILINE))
+    assert kinds == {"ConfigMap", "Secret", "Service", "ServiceMonitor", "StatefulSet"}
+    # No account, or the development key: the chart refuses.
+    public = "devstoreaccount1:Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+    for refused in ([], ["--set", f"accounts.list={{{public}}}"]):
+        assert subprocess.run([helm, "template", "storage", chart, *refused], capture_output=True).returncode != 0
 
 
 def test_compose_file_unit_and_workflows_are_well_formed():

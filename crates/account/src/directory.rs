@@ -404,16 +404,22 @@ impl AccountDirectory {
         Ok(Timestamp::from_ticks(until))
     }
 
-    /// Restores the account of that name that was removed last, with its keys, settings and data.
-    pub async fn restore_retired(&self, name: &str) -> Result<Arc<Account>, AccountError> {
+    /// Restores a removed account with its keys, settings and data. Several removed accounts can have one
+    /// name: restores the one of this generation, or the one that was removed last.
+    pub async fn restore_retired(
+        &self,
+        name: &str,
+        generation: Option<u64>,
+    ) -> Result<Arc<Account>, AccountError> {
         let (of, shared) = (name.to_owned(), self.shared.clone());
         let reads = Reads::key(record::ACCOUNT).and_range(record::all_retired(), MAX_RETIRED);
         self.change(name, reads, move |rows| {
             let mut found: Option<(&Row, Retired)> = None;
             for row in rows.ranges().iter().flat_map(|range| &range.rows) {
                 let retired = decode_retired(&of, row)?;
+                let is_named = generation.is_none_or(|wanted| wanted == retired.account.generation);
                 let is_newer = found.as_ref().is_none_or(|(_, best)| best.removed() <= retired.removed());
-                if retired.kept_until() > rows.now && is_newer {
+                if retired.kept_until() > rows.now && is_named && is_newer {
                     found = Some((row, retired));
                 }
             }

@@ -101,7 +101,7 @@ async fn removed_account_can_be_restored_for_seven_days_and_then_its_data_is_orp
     let other = accounts.add(account("alpha")).await.unwrap();
     assert_eq!(accounts.ownership("alpha", other.generation).await.unwrap(), Ownership::Owned);
     assert_eq!(owned(&accounts).await, Ownership::KeptUntil(kept_until));
-    assert!(matches!(accounts.restore_retired("alpha").await, Err(AccountError::NameInUse(_))));
+    assert!(matches!(accounts.restore_retired("alpha", None).await, Err(AccountError::NameInUse(_))));
     accounts.remove("alpha").await.unwrap();
     assert_eq!(accounts.ownership("alpha", other.generation).await.unwrap(), Ownership::Orphaned);
 
@@ -109,13 +109,13 @@ async fn removed_account_can_be_restored_for_seven_days_and_then_its_data_is_orp
     accounts.forget_expired().await.unwrap();
     assert!(!accounts.expiry_due());
     assert_eq!(accounts.retired().await.unwrap().len(), 1);
-    let restored = accounts.restore_retired("alpha").await.unwrap();
+    let restored = accounts.restore_retired("alpha", None).await.unwrap();
     assert_eq!(restored, alpha);
     let cors = &accounts.service_properties(&alpha, ServiceKind::Queue).await.unwrap().cors;
     assert_eq!(cors[0].allowed_origins, ["http://a.example"]);
     assert_eq!(owned(&accounts).await, Ownership::Owned);
     assert!(matches!(
-        accounts.restore_retired("alpha").await,
+        accounts.restore_retired("alpha", None).await,
         Err(AccountError::NameInUse(_) | AccountError::NotRetired(_))
     ));
 
@@ -130,7 +130,7 @@ async fn removed_account_can_be_restored_for_seven_days_and_then_its_data_is_orp
     clock.advance(Span::seconds(61));
     assert!(accounts.expiry_due());
     assert_eq!(owned(&accounts).await, Ownership::Orphaned);
-    assert!(matches!(accounts.restore_retired("alpha").await, Err(AccountError::NotRetired(_))));
+    assert!(matches!(accounts.restore_retired("alpha", None).await, Err(AccountError::NotRetired(_))));
     assert_eq!(accounts.forget_expired().await.unwrap(), 1);
     assert!(!accounts.expiry_due() && accounts.retired().await.unwrap().is_empty());
 }
@@ -142,7 +142,7 @@ async fn removal_of_the_development_account_is_remembered() {
     assert!(!accounts.development_account_was_removed().await.unwrap());
     accounts.add(account(DEVELOPMENT_ACCOUNT)).await.unwrap();
     accounts.retire(DEVELOPMENT_ACCOUNT).await.unwrap();
-    accounts.restore_retired(DEVELOPMENT_ACCOUNT).await.unwrap();
+    accounts.restore_retired(DEVELOPMENT_ACCOUNT, None).await.unwrap();
     accounts.remove(DEVELOPMENT_ACCOUNT).await.unwrap();
     assert!(accounts.development_account_was_removed().await.unwrap());
 }

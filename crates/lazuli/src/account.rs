@@ -14,7 +14,7 @@ use crate::Failure;
 use crate::config::Config;
 use crate::connect::{self, ClientTool};
 use crate::control::{self, Command};
-use crate::target::{self, DataArgs, DataTarget, execute_here};
+use crate::target::{self, DataArgs, DataTarget, MissingDirectory, execute_here};
 use output::Keys;
 use setting::SettingArgs;
 
@@ -43,6 +43,9 @@ enum AccountAction {
         #[arg(long = "key", value_name = "KEY")]
         // Parsed later: an error message of clap would contain the key.
         keys: Vec<String>,
+        /// Create the data directory if it does not exist
+        #[arg(long)]
+        create_data: bool,
     },
     /// List accounts
     List {
@@ -83,6 +86,10 @@ enum AccountAction {
     Restore {
         /// The account
         name: String,
+        /// When it was removed, as account list --removed shows; needed if several of the name can be
+        /// restored
+        #[arg(long, value_name = "TIME")]
+        removed: Option<String>,
     },
     /// Print what to paste into a client; contains a key
     ConnectionString {
@@ -122,11 +129,15 @@ pub(crate) fn run(args: AccountArgs, variable: impl Fn(&str) -> Option<String>) 
         | AccountAction::Restore { .. }
         | AccountAction::ConnectionString { .. } => Keys::Hidden,
     };
+    let missing = match &args.action {
+        AccountAction::Add { create_data: true, .. } => MissingDirectory::Created,
+        _ => MissingDirectory::Refused,
+    };
     let command = command(args.action)?;
     let is_removed_list = command == Command::ListRemoved;
     let reply = match control::send_command(&directory, &command)? {
         Some(reply) => reply,
-        None => execute_here(&directory, command)?,
+        None => execute_here(&directory, command, missing)?,
     };
     let done = reply.map_err(Failure::Failed)?;
     if let Some(note) = &done.note {
@@ -146,10 +157,10 @@ pub(crate) fn run(args: AccountArgs, variable: impl Fn(&str) -> Option<String>) 
 
 fn command(action: AccountAction) -> Result<Command, Failure> {
     Ok(match action {
-        AccountAction::Add { name, keys } if keys.is_empty() => {
+        AccountAction::Add { name, keys, .. } if keys.is_empty() => {
             Command::Add { name, keys: vec![new_key()?, new_key()?] }
         }
-        AccountAction::Add { name, keys } => {
+        AccountAction::Add { name, keys, .. } => {
             let keys = keys.iter().map(|key| parse_key(key)).collect::<Result<_, _>>()?;
             Command::Add { name, keys }
         }
@@ -161,7 +172,7 @@ fn command(action: AccountAction) -> Result<Command, Failure> {
         AccountAction::Remove { name, delete_data, immediately } => {
             Command::Remove { name, delete_data, immediately }
         }
-        AccountAction::Restore { name } => Command::RestoreRemoved { name },
+        AccountAction::Restore { name, removed } => Command::RestoreRemoved { name, removed },
     })
 }
 

@@ -26,6 +26,8 @@ pub(crate) enum ClientTool {
     Python,
     /// A mount of a share over SMB
     Mount,
+    /// A credentials file for mount.cifs (-o credentials=FILE) and smbclient (-A FILE)
+    Smb,
 }
 
 /// Formats what a client needs to connect to an account.
@@ -80,6 +82,7 @@ pub(crate) fn text(
             });
             blob.into_iter().chain(file).collect::<Vec<_>>().join("\n")
         }
+        Some(ClientTool::Smb) => format!("username={account}\npassword={secret}\n"),
         Some(ClientTool::Dotnet) => format!("var service = new BlobServiceClient(\"{connection}\");\n"),
         Some(ClientTool::Python) => format!(
             "from azure.storage.blob import BlobServiceClient\n\

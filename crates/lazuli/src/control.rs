@@ -57,7 +57,11 @@ pub(crate) enum Command {
         immediately: bool,
     },
     /// Restores an account that was removed.
-    RestoreRemoved { name: String },
+    RestoreRemoved {
+        name: String,
+        /// When the account was removed, in ISO 8601. Chooses between accounts of one name.
+        removed: Option<String>,
+    },
     /// Lists removed accounts that can be restored.
     ListRemoved,
     /// Asks for the state of the server, with or without what the accounts hold.
@@ -154,7 +158,9 @@ pub(crate) async fn execute(accounts: &AccountDirectory, rule: DevelopmentKey, c
         Command::Remove { name, delete_data, immediately } => {
             remove_account(accounts, &name, delete_data, immediately).await
         }
-        Command::RestoreRemoved { name } => restore_removed(accounts, rule, &name).await,
+        Command::RestoreRemoved { name, removed } => {
+            restore_removed(accounts, rule, &name, removed.as_deref()).await
+        }
         command => changed(accounts, command).await.map_err(|error| error.to_string()),
     }
 }
@@ -230,19 +236,50 @@ async fn remove_account(
     Ok(Done { note: Some(removed + again), ..Done::default() })
 }
 
-/// Restores a removed account.
-async fn restore_removed(accounts: &AccountDirectory, rule: DevelopmentKey, name: &str) -> Reply {
+/// Restores a removed account. If several of the name can be restored, `removed` must name one.
+async fn restore_removed(
+    accounts: &AccountDirectory,
+    rule: DevelopmentKey,
+    name: &str,
+    removed: Option<&str>,
+) -> Reply {
     let text = |error: AccountError| error.to_string();
-    let last = accounts.retired().await.map_err(text)?;
-    let last = last.into_iter().rev().find(|retired| retired.account.name == name);
-    if rule == DevelopmentKey::Refused && last.is_some_and(|a| a.account.keys.contains(&development_key())) {
+    let retired = accounts.retired().await.map_err(text)?;
+    let of_name: Vec<_> = retired.into_iter().filter(|retired| retired.account.name == name).collect();
+    let time = |retired: &RetiredAccount| date::iso8601_seconds(retired.removed);
+    let times = || of_name.iter().map(time).collect::<Vec<_>>().join(", ");
+    let chosen = match (removed, of_name.as_slice()) {
+        (_, []) => return Err(text(AccountError::NotRetired(name.into()))),
+        (None, [only]) => only,
+        (None, several) => {
+            let count = several.len();
+            return Err(format!(
+                "{count} removed accounts {name} can be restored: choose one with --removed TIME, of {}",
+                times()
+            ));
+        }
+        (Some(removed), of_name) => {
+            let found = of_name.iter().rev().find(|retired| time(retired) == removed);
+            found.ok_or_else(|| {
+                format!("no account {name} was removed at {removed}; those that can be restored: {}", times())
+            })?
+        }
+    };
+    if rule == DevelopmentKey::Refused && chosen.account.keys.contains(&development_key()) {
         return Err(format!(
             "account {name} has the well-known development key, which is not allowed on a server that other \
              machines can reach: stop the server, restore the account, and replace its key with lazuli account \
              rotate-key {name}"
         ));
     }
-    let account = accounts.restore_retired(name).await.map_err(text)?;
+    let restored = accounts.restore_retired(name, Some(chosen.account.generation)).await;
+    let account = restored.map_err(|error| match error {
+        // Removing the account in the way leaves two of the name to choose from.
+        AccountError::NameInUse(_) => {
+            format!("{error}, then add --removed {} to this command", time(chosen))
+        }
+        error => text(error),
+    })?;
     let usage = AccountUsage::count(&**accounts.store(), &account, &mut { usage::MAX_ROWS }).await;
     let note = usage.ok().map(|usage| format!("restored account {name}, which holds {usage}."));
     Ok(Done { accounts: vec![Account::clone(&account)], note, ..Done::default() })

@@ -17,6 +17,7 @@ use crate::account::output::aligned;
 use crate::config::{Config, TlsSource};
 use crate::control::{self, StatusReply};
 use crate::endpoints::{Endpoints, reachable};
+use crate::probe::MemoryServer;
 use crate::report::{DiskUse, State};
 use crate::target::{DataArgs, DataTarget};
 
@@ -99,7 +100,7 @@ fn text(findings: &[Finding]) -> String {
             Level::Warning => "warning",
             Level::Problem => "PROBLEM",
         };
-        let fix = finding.fix.as_ref().map_or_else(String::new, |fix| format!(" Fix: {fix}"));
+        let fix = finding.fix.as_ref().map_or_else(String::new, |fix| format!(". Fix: {fix}"));
         [level.to_owned(), finding.what.to_owned(), format!("{}{fix}", finding.message)]
     };
     aligned(["RESULT", "CHECK", "FINDING"], findings.iter().map(row).collect())
@@ -107,6 +108,7 @@ fn text(findings: &[Finding]) -> String {
 
 fn examine(target: &DataTarget, running: Result<Option<StatusReply>, Failure>) -> Vec<Finding> {
     let mut findings = vec![];
+    let configured = Endpoints::configured(&target.config);
     let endpoints = match &running {
         Ok(Some(Ok(status))) => {
             let message = format!("version {}, process {}", status.version, status.process);
@@ -121,19 +123,25 @@ fn examine(target: &DataTarget, running: Result<Option<StatusReply>, Failure>) -
             findings.push(problem("server", error.clone(), "see its log"));
             None
         }
-        Ok(None) => {
-            findings.push(ok("server", "not running"));
-            None
-        }
+        Ok(None) => match MemoryServer::find(&target.config) {
+            Some(MemoryServer { console, readiness }) => {
+                findings.push(ok("server", format!("{readiness} (at {console})")));
+                Some(&configured)
+            }
+            None => {
+                findings.push(ok("server", "not running"));
+                None
+            }
+        },
         Err(error) => {
             findings.push(problem("server", error.to_string(), "see its log, or restart it"));
             None
         }
     };
-    findings.push(data_directory(&target.directory, endpoints.is_some()));
+    findings.push(data_directory(&target.directory, matches!(running, Ok(Some(_)))));
     findings.push(match endpoints {
         Some(endpoints) => served_ports(endpoints),
-        None => free_ports(&Endpoints::configured(&target.config)),
+        None => free_ports(&configured),
     });
     findings.push(open_files(&target.config));
     findings.push(clock(&target.directory));

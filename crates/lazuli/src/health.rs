@@ -18,6 +18,11 @@ const MAX_PAGES: usize = 64;
 /// Rows in one scan.
 const PAGE_ROWS: usize = 1024;
 
+/// The remark of a server whose data is in memory.
+pub(crate) const IN_MEMORY: &str = "in memory: nothing is stored on disk";
+/// The beginning of the reasons for which a server with data in memory is degraded.
+pub(crate) const NO_MEMORY: &str = "no memory left for";
+
 /// Whether content can be stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ContentHealth {

@@ -7,8 +7,10 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::Failure;
+use crate::config::Config;
 use crate::control;
-use crate::endpoints::reachable;
+use crate::endpoints::{Endpoints, reachable};
+use crate::health::{IN_MEMORY, NO_MEMORY};
 use crate::target::{DataArgs, DataTarget};
 
 /// Timeout for connecting, and for each part of the reply.
@@ -51,12 +53,30 @@ fn console_address(data: DataArgs, variable: impl Fn(&str) -> Option<String>) ->
     // A server with data in memory has no directory to be found in.
     let endpoints = match control::request_status(&target.directory, false) {
         Ok(Some(Ok(status))) => status.endpoints,
-        Ok(_) | Err(_) => crate::endpoints::Endpoints::configured(&target.config),
+        Ok(_) | Err(_) => Endpoints::configured(&target.config),
     };
     let console = endpoints.console.map(reachable).filter(|address| address.port() != 0);
     console.ok_or_else(|| {
         Failure::Failed("the console is off, or its port is not known: name it with --address".into())
     })
+}
+
+/// A server whose data is in memory. It has no directory in which commands find it.
+pub(crate) struct MemoryServer {
+    pub(crate) console: SocketAddr,
+    /// The answer to the question whether the server is ready.
+    pub(crate) readiness: String,
+}
+
+impl MemoryServer {
+    /// Finds a server with data in memory by the console's address in the configuration.
+    pub(crate) fn find(config: &Config) -> Option<Self> {
+        let console = Endpoints::configured(config).console.map(reachable)?;
+        let (_, readiness) = get(&console.to_string(), "/readyz").ok().filter(|_| console.port() != 0)?;
+        let readiness = readiness.trim_end().to_owned();
+        let is_in_memory = [IN_MEMORY, NO_MEMORY].iter().any(|remark| readiness.contains(remark));
+        is_in_memory.then_some(Self { console, readiness })
+    }
 }
 
 /// Sends a request and returns the status and the body of the reply.

@@ -11,6 +11,21 @@ use crate::Failure;
 use crate::config::{Config, ConfiguredAccount, Storage};
 use crate::control::DevelopmentKey;
 
+/// Refuses a configuration that a new data directory would refuse, before one is created.
+pub(crate) fn examine(config: &Config) -> Result<(), Failure> {
+    let is_new = match &config.data {
+        Storage::Directory(path) => !path.join("FORMAT").exists(),
+        Storage::Memory { .. } => true,
+    };
+    let rule = development_key_rule(config.exposed_host(), config.insecure_dev_key);
+    if !is_new || rule == DevelopmentKey::Accepted {
+        return Ok(());
+    }
+    let development = [ConfiguredAccount::development()];
+    let wanted = if config.accounts.is_empty() { &development[..] } else { &config.accounts[..] };
+    refuse_development_key(&[], wanted, config)
+}
+
 /// Ensures that the configured accounts exist and have exactly the configured keys. Other settings are
 /// unchanged. If no account is configured or stored, creates the development account, unless it was removed.
 /// Accounts that left the configuration stay, and are marked.
@@ -108,7 +123,8 @@ fn refuse_development_key(
             (name, format!("Replace the key, which keeps the account and its data: {rotate}."))
         }
         (None, Some(account)) => {
-            let add = format!("lazuli account add NAME{data}");
+            let create = if data.is_empty() || !stored.is_empty() { "" } else { " --create-data" };
+            let add = format!("lazuli account add NAME{data}{create}");
             let instead = "Name an account of your own with --account NAME:KEY";
             let or = if data.is_empty() { ".".into() } else { format!(", or add one with new keys: {add}.") };
             (&account.name, format!("{instead}{or}"))

@@ -165,11 +165,23 @@ impl SasArgs {
             None => permissions::readable(self.resource).into(),
         };
         let expiry = match &self.expiry {
-            Some(text) => time_text("--expiry", text, now)?,
-            None if has_policy => String::new(),
-            None => date::iso8601_seconds(now + Span::seconds(24 * 60 * 60)),
+            Some(text) => Some(parse_time("--expiry", text, now)?),
+            None if has_policy => None,
+            None => Some(now + Span::seconds(24 * 60 * 60)),
         };
-        let start = self.start.as_ref().map(|text| time_text("--start", text, now)).transpose()?;
+        let start = self.start.as_ref().map(|text| parse_time("--start", text, now)).transpose()?;
+        if let Some(expiry) = expiry.filter(|expiry| *expiry <= start.map_or(now, |start| start.max(now))) {
+            let expiry = date::iso8601_seconds(expiry);
+            let why = match start {
+                Some(start) if start > now => format!("before --start {}", date::iso8601_seconds(start)),
+                _ => "in the past".to_owned(),
+            };
+            return Err(Failure::Usage(format!(
+                "--expiry {expiry} is {why}: no server accepts the signature"
+            )));
+        }
+        let expiry = expiry.map(date::iso8601_seconds).unwrap_or_default();
+        let start = start.map(date::iso8601_seconds);
         let mut fields = vec![("sv", VERSION)];
         let table = name.to_lowercase();
         match self.resource {
@@ -268,13 +280,12 @@ fn letters<'a>(option: &str, text: &'a str, known: &str) -> Result<&'a str, Fail
     is_known.then_some(text).ok_or_else(|| Failure::Usage(format!("{option}: letters of {known}")))
 }
 
-/// Parses a span from now, or a time, and formats the time as signatures have it.
-fn time_text(option: &str, text: &str, now: Timestamp) -> Result<String, Failure> {
+/// Parses a span from now, or a time.
+fn parse_time(option: &str, text: &str, now: Timestamp) -> Result<Timestamp, Failure> {
     let parsed = span(text).map(|span| now + span).or_else(|| date::parse_iso8601(text));
-    let time = parsed.filter(|time| *time <= Timestamp::MAX).ok_or_else(|| {
+    parsed.filter(|time| *time <= Timestamp::MAX).ok_or_else(|| {
         Failure::Usage(format!("{option} {text}: neither a span such as 30m, 12h or 7d nor a time"))
-    })?;
-    Ok(date::iso8601_seconds(time))
+    })
 }
 
 fn span(text: &str) -> Option<Span> {
@@ -313,7 +324,8 @@ mod tests {
             ("18446744073709551615d", None),
             ("soon", None),
         ] {
-            assert_eq!(time_text("--expiry", text, now).ok().as_deref(), expected, "{text}");
+            let parsed = parse_time("--expiry", text, now).ok().map(date::iso8601_seconds);
+            assert_eq!(parsed.as_deref(), expected, "{text}");
         }
     }
 }

@@ -22,6 +22,11 @@ use crate::Failure;
 use crate::config::{Config, Creation};
 use crate::services::Services;
 
+/// Checks the folder of `--seed`, before anything is created.
+pub(crate) fn examine(config: &Config) -> Result<(), Failure> {
+    config.seed.as_deref().map_or(Ok(()), folder::examine)
+}
+
 /// Creates what the configuration names.
 pub(crate) async fn provide(
     config: &Config,

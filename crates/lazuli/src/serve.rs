@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use lazuli_account::{AccountDirectory, ServiceLevel};
 use lazuli_auth::Authenticator;
+use lazuli_auth::bearer::Issuer;
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_blob::BlobService;
 use lazuli_concurrency::{Clock, SystemClock, Timestamp};
@@ -88,19 +89,26 @@ pub(crate) fn run(config: Config, banner: Banner) -> Result<(), Failure> {
 }
 
 async fn serve(config: Config, banner: Banner, limits: Limits, background: &Handle) -> Result<(), Failure> {
-    // A server that cannot listen creates no data directory.
+    // A server that cannot listen, or with a configuration that cannot work, creates no data directory.
     let sockets = Sockets::bind(&config).await?;
+    let given_tls = given_tls(&config.tls)?;
+    let issuer = config.oidc.as_ref().map(oidc::issuer).transpose()?;
+    seed::examine(&config)?;
+    provision::examine(&config)?;
     let engine = engine::open(&config)?;
     let (store, extents, clock) = (engine.store(), engine.extents(), engine.clock());
     let accounts = AccountDirectory::open(store.clone()).await.map_err(Failure::failed)?;
     let development_key = provision::provision(&accounts, &config).await?;
 
     let metrics = Arc::new(Metrics::default());
-    let gate = gate(&config, store.clone(), &accounts)?;
+    let gate = gate(&config, issuer, store.clone(), &accounts);
     let services = Services::new(&store, &extents, &accounts, copy_sources(&config, &gate));
     let connections = limits.connections;
     let started = gate.wall_clock.now();
-    let tls = tls(&config, engine.directory(), started)?;
+    let tls = match config.tls {
+        TlsSource::SelfSigned => Some(self_signed_tls(&config, engine.directory(), started)?),
+        TlsSource::Off | TlsSource::Files { .. } => given_tls,
+    };
     seed::provide(&config, &accounts, &services, &*gate.clock).await?;
     let service =
         |kind| Arc::new(ServiceLevel::new(kind, accounts.clone(), services.get(kind))) as Arc<dyn Service>;
@@ -258,17 +266,17 @@ impl Sockets {
 /// Creates the admission check: accounts, authentication and clocks.
 fn gate(
     config: &Config,
+    issuer: Option<Issuer>,
     store: Arc<dyn Store>,
     accounts: &AccountDirectory,
-) -> Result<Arc<Admission>, Failure> {
-    let issuer = config.oidc.as_ref().map(oidc::issuer).transpose()?;
-    Ok(Arc::new(Admission {
+) -> Arc<Admission> {
+    Arc::new(Admission {
         accounts: Arc::new(accounts.clone()),
         authenticator: Authenticator::new(MasterSecret::new(accounts.master_secret()), issuer),
         clock: Arc::new(StoreClock(store)),
         wall_clock: Arc::new(SystemClock),
         host_suffixes: config.host_suffixes.clone(),
-    }))
+    })
 }
 
 /// Returns the allowed sources of copies.
@@ -300,38 +308,34 @@ fn self_signed_certificate(config: &Config, directory: Option<&Path>) -> Option<
     Some(Tls::self_signed_files(&directory.join("tls")).0)
 }
 
-fn tls(config: &Config, directory: Option<&Path>, now: Timestamp) -> Result<Option<Tls>, Failure> {
-    match &config.tls {
-        TlsSource::Off => Ok(None),
-        TlsSource::Files { certificate, key } => {
-            return Tls::from_files(certificate, key).map(Some).map_err(|error| {
-                let option = match &error {
-                    TlsError::File { path, .. } | TlsError::Pem { path, .. } if path == certificate => {
-                        "--tls-cert"
-                    }
-                    TlsError::File { .. } | TlsError::Pem { .. } => "--tls-key",
-                    TlsError::Unusable(_) | TlsError::Generate(_) => "--tls-cert and --tls-key",
-                };
-                Failure::Failed(format!("{option}: {error}"))
-            });
-        }
-        TlsSource::SelfSigned => {
-            let mut hosts = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
-            for (_, address) in &config.services {
-                let host = address.ip().to_string();
-                if !address.ip().is_unspecified() && !hosts.contains(&host) {
-                    hosts.push(host);
-                }
-            }
-            hosts.extend(config.host_suffixes.iter().map(|suffix| format!("*.{suffix}")));
-            let tls = match directory {
-                Some(directory) => Tls::self_signed(&directory.join("tls"), &hosts, now),
-                None => Tls::self_signed_in_memory(&hosts, now),
-            };
-            tls.map(Some)
+/// Reads the configured certificate files, if there are any.
+fn given_tls(source: &TlsSource) -> Result<Option<Tls>, Failure> {
+    let TlsSource::Files { certificate, key } = source else { return Ok(None) };
+    Tls::from_files(certificate, key).map(Some).map_err(|error| {
+        let option = match &error {
+            TlsError::File { path, .. } | TlsError::Pem { path, .. } if path == certificate => "--tls-cert",
+            TlsError::File { .. } | TlsError::Pem { .. } => "--tls-key",
+            TlsError::Unusable(_) | TlsError::Generate(_) => "--tls-cert and --tls-key",
+        };
+        Failure::Failed(format!("{option}: {error}"))
+    })
+}
+
+/// Returns the self-signed certificate of the data directory, or a new one in memory.
+fn self_signed_tls(config: &Config, directory: Option<&Path>, now: Timestamp) -> Result<Tls, Failure> {
+    let mut hosts = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+    for (_, address) in &config.services {
+        let host = address.ip().to_string();
+        if !address.ip().is_unspecified() && !hosts.contains(&host) {
+            hosts.push(host);
         }
     }
-    .map_err(Failure::failed)
+    hosts.extend(config.host_suffixes.iter().map(|suffix| format!("*.{suffix}")));
+    let tls = match directory {
+        Some(directory) => Tls::self_signed(&directory.join("tls"), &hosts, now),
+        None => Tls::self_signed_in_memory(&hosts, now),
+    };
+    tls.map_err(Failure::failed)
 }
 
 /// Reloads the certificate files. If they are invalid, logs the error and keeps the current certificate.

@@ -10,6 +10,7 @@ use lazuli_protocol::ServiceKind;
 use crate::Failure;
 use crate::account::output::aligned;
 use crate::control;
+use crate::probe::MemoryServer;
 use crate::report::{AccountStatus, DiskUse, State, Status};
 use crate::target::{DataArgs, DataTarget};
 use crate::usage::AccountUsage;
@@ -30,14 +31,31 @@ pub(crate) struct StatusArgs {
 pub(crate) fn run(args: StatusArgs, variable: impl Fn(&str) -> Option<String>) -> Result<(), Failure> {
     let target = DataTarget::load(args.data, variable)?;
     let directory = target.directory.display();
-    let reply = control::request_status(&target.directory, !args.no_counts)?
-        .ok_or_else(|| Failure::Failed(format!("no server is running on {directory}")))?;
+    let Some(reply) = control::request_status(&target.directory, !args.no_counts)? else {
+        let Some(server) = MemoryServer::find(&target.config) else {
+            return Err(Failure::Failed(format!("no server is running on {directory}")));
+        };
+        print_memory_server(&server, args.json);
+        return Ok(());
+    };
     let status = reply.map_err(Failure::Failed)?;
     match args.json {
         true => println!("{:#}", serde_json::json!(status)),
         false => print!("{}", status.text(&target.directory)),
     }
     Ok(())
+}
+
+/// Prints the state of a server with data in memory, which answers on its console only.
+fn print_memory_server(server: &MemoryServer, as_json: bool) {
+    let MemoryServer { console, readiness } = server;
+    match as_json {
+        true => println!("{:#}", serde_json::json!({ "console": console, "readiness": readiness })),
+        false => println!(
+            "a server with data in memory answers at {console}: {readiness}\nOnly a server with a data \
+             directory reports its accounts and counts."
+        ),
+    }
 }
 
 impl Status {

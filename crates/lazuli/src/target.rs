@@ -49,7 +49,9 @@ impl DataTarget {
     pub(crate) fn accounts(&self) -> Result<Vec<Account>, Failure> {
         let done = match control::send_command(&self.directory, &Command::List)? {
             Some(reply) => reply,
-            None if self.directory.join("FORMAT").exists() => execute_here(&self.directory, Command::List)?,
+            None if self.directory.join("FORMAT").exists() => {
+                execute_here(&self.directory, Command::List, MissingDirectory::Refused)?
+            }
             None => {
                 let configured = match self.config.accounts.as_slice() {
                     [] => vec![ConfiguredAccount::development()],
@@ -101,13 +103,31 @@ fn fresh(account: ConfiguredAccount) -> Account {
     Account { name, keys, settings: Default::default(), roles: vec![], generation: 0 }
 }
 
-/// Carries out a command in a data directory without a server. Only `add` creates a missing directory.
-pub(crate) fn execute_here(path: &Path, command: Command) -> Result<Reply, Failure> {
-    let opened = match command {
-        Command::Add { .. } => Directory::open(path),
-        _ => Directory::open_existing(path),
+/// The effect of a command if the data directory does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MissingDirectory {
+    /// Refuses: the path may be mistyped.
+    Refused,
+    /// Creates a data directory.
+    Created,
+}
+
+/// Carries out a command in a data directory without a server.
+pub(crate) fn execute_here(
+    path: &Path,
+    command: Command,
+    missing: MissingDirectory,
+) -> Result<Reply, Failure> {
+    let is_add = matches!(command, Command::Add { .. });
+    let opened = match missing {
+        MissingDirectory::Created => Directory::open(path),
+        MissingDirectory::Refused => Directory::open_existing(path),
     };
     let directory = opened.map_err(|error| match error {
+        DirectoryError::Foreign { .. } if missing == MissingDirectory::Refused => {
+            let hint = if is_add { "; --create-data creates one" } else { "" };
+            Failure::Failed(format!("{error}. Name the data directory with --data{hint}."))
+        }
         DirectoryError::InUse { .. } => {
             Failure::Failed(format!("{error}, and that process does not answer on the control socket"))
         }

@@ -84,6 +84,8 @@ fn running_server_applies_account_changes_at_once() {
 fn account_changes_offline_apply_at_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
+    account(&data, &["add", "first", "--create-data"]);
+    account(&data, &["remove", "first"]);
     account_lifecycle(&data, |_, _| ());
     account(&data, &["add", "beta", "--key", "a2V5"]);
     let server = Server::start(&data);
@@ -189,7 +191,11 @@ fn an_account_with_data_is_removed_only_on_request_and_can_be_restored() {
     succeed(&["account", "add", "alpha", "--key", "a2V5", "--data", data]);
     assert_eq!(server.send_as(alpha, ServiceKind::Blob, "GET", "/con/other", "", b"").status, 404);
     let in_use = fail(&["account", "restore", "alpha", "--data", data], 1);
-    assert!(in_use.contains("remove this one first"), "{in_use}");
+    assert!(in_use.contains("remove this one first, then add --removed 20"), "{in_use}");
+    let (_, when) = in_use.split_once("--removed ").unwrap();
+    let when = when.split(' ').next().unwrap();
+    // The times of both removals must differ, and they have whole seconds.
+    std::thread::sleep(std::time::Duration::from_secs(1));
     succeed(&remove);
     // The sweeps of a start leave it alone too.
     server.stop();
@@ -201,9 +207,14 @@ fn an_account_with_data_is_removed_only_on_request_and_can_be_restored() {
         line.is_some_and(|line| !line.ends_with(" 0"))
     };
     support::eventually("a sweep has ended", || swept(&server));
-    // The empty one was removed last, so the name is restored twice.
-    succeed(&["account", "restore", "alpha", "--data", data]);
-    succeed(&remove);
+    let several = fail(&["account", "restore", "alpha", "--data", data], 1);
+    assert!(several.contains("2 removed accounts") && several.contains(when), "{several}");
+    let never = fail(&["account", "restore", "alpha", "--removed", "2020-01-01", "--data", data], 1);
+    assert!(never.contains("no account alpha was removed at 2020-01-01"), "{never}");
+    // The account with data is the older one.
+    succeed(&["account", "restore", "alpha", "--removed", when, "--data", data]);
+    assert_is_there(&server, alpha);
+    succeed(&[&remove[..], &["--delete-data"]].concat());
     server.stop();
     // On a stopped server, the commands are the same.
     let refused = fail(&["account", "restore", "beta", "--data", data], 1);
@@ -285,7 +296,10 @@ fn default_output_is_a_table() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();
-    let added = succeed(&["account", "add", "alpha", "--data", data]);
+    let refused = fail(&["account", "add", "alpha", "--data", data], 1);
+    assert!(refused.contains("--create-data"), "{refused}");
+    assert!(!std::fs::exists(data).unwrap());
+    let added = succeed(&["account", "add", "alpha", "--create-data", "--data", data]);
     assert_eq!(added.lines().count(), 4, "{added}");
     assert!(added.starts_with("NAME ") && added.contains("alpha key 2: "), "{added}");
     let listed = succeed(&["account", "list", "--data", data]);

@@ -79,9 +79,9 @@ fn signature_of_each_kind_admits_what_it_names_and_nothing_else() {
     let listed = request("GET", &with(&account, "comp=list"), "", b"");
     assert!(listed.text().contains("<Name>photos</Name>"), "{}", listed.text());
 
-    // A short life, an address, and another account's name.
-    let short = url(&["container", "photos", "--start", "2020-01-01", "--expiry", "2020-01-02"]);
-    assert_eq!(status("GET", &list(&short), "", b""), 403);
+    // A later start, an address, and another account's name.
+    let later = url(&["container", "photos", "--start", "1h", "--expiry", "2h"]);
+    assert_eq!(status("GET", &list(&later), "", b""), 403);
     let elsewhere = url(&["container", "photos", "--ip", "10.1.2.3"]);
     assert_eq!(status("GET", &list(&elsewhere), "", b""), 403);
     assert_eq!(status("GET", &list(&url(&["container", "photos", "--https-only"])), "", b""), 403);
@@ -89,6 +89,8 @@ fn signature_of_each_kind_admits_what_it_names_and_nothing_else() {
         (&["container", "photos", "--account", "stranger"][..], 1, "there is: devstoreaccount1"),
         (&["container", "photos", "--permissions", "writ"], 2, "delete-version (x)"),
         (&["container", "photos", "--expiry", "soon"], 2, "30m, 12h or 7d"),
+        (&["container", "photos", "--start", "2020-01-01", "--expiry", "2020-01-02"], 2, "in the past"),
+        (&["container", "photos", "--start", "2h", "--expiry", "1h"], 2, "before --start"),
         (&["container", "photos", "--key", "2"], 1, "no key 2"),
         (&["blob", "photos"], 2, "CONTAINER/BLOB"),
         (&["container"], 2, "required"),
@@ -120,6 +122,7 @@ fn connection_string_fits_each_client() {
         ("rclone", &["type = azureblob", "type = azurefiles", "endpoint = http://127.0.0.1:"]),
         ("dotnet", &["new BlobServiceClient(\"", connect]),
         ("python", &["from_connection_string(\"", connect]),
+        ("smb", &["username=devstoreaccount1\npassword=", DEVELOPMENT_KEY]),
         ("mount", &["'devstoreaccount1'", "mount -t cifs //127.0.0.1/SHARE /mnt -o credentials=", smb]),
     ] {
         let printed = connection(&["--for", client]);
@@ -421,6 +424,31 @@ fn a_server_that_cannot_listen_creates_no_directory() {
         assert!(said.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{said}");
         assert!(!data.exists(), "{option}");
     }
+}
+
+#[test]
+fn a_configuration_that_cannot_work_creates_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let seed = dir.path().join("seed");
+    std::fs::create_dir_all(seed.join("table")).unwrap();
+    std::fs::write(seed.join("table/things.json"), "{").unwrap();
+    let issuer = dir.path().join("issuer.json");
+    std::fs::write(&issuer, "{}").unwrap();
+    for (options, expected) in [
+        (&["--tls-cert", "/no/such.crt", "--tls-key", "/no/such.key"][..], "--tls-cert: /no/such.crt"),
+        (&["--oidc-issuer", "/no/such/issuer.json"], "/no/such/issuer.json: No such file"),
+        (&["--oidc-issuer", path(&issuer)], "issuer.json: "),
+        (&["--seed", "/no/such/folder"], "--seed: /no/such/folder: No such file"),
+        (&["--seed", path(&seed)], "things.json: "),
+        (&["--host", "0.0.0.0"], "lazuli account add NAME --data"),
+    ] {
+        let said = fail_to_serve(&[&["--data", path(&data)], options].concat());
+        assert!(said.contains(expected), "{options:?}: {said}");
+        assert!(!data.exists(), "{options:?}");
+    }
+    let said = fail_to_serve(&["--data", path(&data), "--host", "0.0.0.0"]);
+    assert!(said.contains("--create-data"), "{said}");
 }
 
 #[test]

@@ -12,6 +12,16 @@ use support::{FREE_PORTS, Server, eventually, fail, lazuli, text};
 
 const MIB: usize = 1 << 20;
 
+/// The lines of the ready block, with the variables of their ports.
+const SERVICES_AND_VARIABLES: [(&str, &str); 6] = [
+    ("blob", "LAZULI_BLOB_PORT"),
+    ("queue", "LAZULI_QUEUE_PORT"),
+    ("table", "LAZULI_TABLE_PORT"),
+    ("file", "LAZULI_FILE_PORT"),
+    ("smb", "LAZULI_SMB_PORT"),
+    ("console", "LAZULI_CONSOLE_PORT"),
+];
+
 /// Starts a server that uses `dir` as its working directory, home and folder for temporary files.
 fn start(dir: &Path, arguments: &[&str]) -> Server {
     let mut command = lazuli();
@@ -36,6 +46,21 @@ fn in_memory_server_serves_all_services_and_writes_nothing_to_disk() {
     let server = start(dir.path(), &[]);
     assert_eq!(server.ready["data"], "in memory: lost when the process ends");
     assert_eq!(server.console("/readyz"), (200, "ready (in memory: nothing is stored on disk)\n".into()));
+    // Commands find it by its console.
+    let asked = |command: &str| {
+        let mut asking = lazuli();
+        asking.args([command, "--data"]).arg(dir.path().join("none"));
+        for (service, variable) in SERVICES_AND_VARIABLES {
+            asking.env(variable, server.address(service).rsplit(':').next().unwrap());
+        }
+        let output = asking.output().unwrap();
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    let status = asked("status");
+    assert!(status.starts_with("a server with data in memory answers at 127.0.0.1:"), "{status}");
+    let doctor = asked("doctor");
+    assert!(doctor.contains("nothing is stored on disk"), "{doctor}");
+    assert!(doctor.contains("the server answers on all of them"), "{doctor}");
     let create = |kind, target: &str, headers: &str, body: &[u8]| {
         let method = if kind == ServiceKind::Table { "POST" } else { "PUT" };
         let reply = server.send(kind, method, target, headers, body);

@@ -144,7 +144,7 @@ fn each_kind_is_restored_under_a_new_name_next_to_its_current_state() {
     let (data_text, backups_text) = (data.to_str().unwrap(), backups.to_str().unwrap());
     for (only, name, why) in [
         (format!("container:{ACCOUNT}/con"), "con2", "already exists"),
-        (format!("container:{ACCOUNT}/none"), "con3", "the backup has no none"),
+        (format!("container:{ACCOUNT}/none"), "con3", "the backup has no container none"),
         ("container:missing/con".to_owned(), "con3", "the backup has no account missing"),
         (format!("container:{ACCOUNT}/con"), "missing/con3", "there is no account missing"),
     ] {

@@ -277,7 +277,7 @@ async fn data_of_a_removed_account_is_kept_as_long_as_the_account_can_be_restore
     assert!(!server.service.garbage_due());
     server.clock.advance(Span::seconds(6 * 24 * 3600));
     assert!(!server.service.garbage_due());
-    server.accounts.restore_retired(OTHER_ACCOUNT).await.unwrap();
+    server.accounts.restore_retired(OTHER_ACCOUNT, None).await.unwrap();
     assert_eq!(
         server.send_to(OTHER_ACCOUNT, "GET", &format!("/con/b?{sas}"), "", "").await.expect(200).text(),
         "x"

@@ -38,7 +38,7 @@ impl NewDirectory {
             let name = entry.map_err(io)?.file_name();
             if !EMPTY.iter().any(|allowed| name == *allowed) {
                 return Err(Failure::Failed(format!(
-                    "{} is not empty: it holds {}",
+                    "{} is not empty: it holds {}. Name a new directory with --into.",
                     target.display(),
                     name.to_string_lossy()
                 )));

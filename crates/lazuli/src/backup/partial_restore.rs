@@ -100,9 +100,10 @@ fn restore_object(
     };
     let is_wanted = |parts: &Parts<'_>| parts.kind == service.name() && parts.name == stored_name;
     let found = find_account(&rows.reader, account, is_wanted)?;
+    let kind = KINDS.iter().find(|(of, _)| *of == service).map_or("object", |(_, kind)| kind);
     let current = found.objects()?.into_iter().find(|object| object.deleted.is_none());
-    let object =
-        current.ok_or_else(|| Failure::Failed(format!("the backup has no {name} in account {account}")))?;
+    let object = current
+        .ok_or_else(|| Failure::Failed(format!("the backup has no {kind} {name} in account {account}")))?;
     let (account, name) = target.split_once('/').unwrap_or((account, target));
     let wanted = Target { service, account: account.into(), name: name.into() };
     let counts = rows.send(data, &Command::Restore(wanted), |reader, export| object.send(reader, export))?;

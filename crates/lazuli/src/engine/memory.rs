@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use super::Engine;
 use crate::background::ChoreHealth;
 use crate::control::{Control, DevelopmentKey};
+use crate::health::{IN_MEMORY, NO_MEMORY};
 use crate::report::RunningServer;
 use crate::services::Services;
 use crate::{Failure, data, services};
@@ -73,12 +74,12 @@ impl Engine for MemoryEngine {
             return Readiness::NotReady("draining".into());
         }
         if self.store.is_full() {
-            return Readiness::Degraded(vec!["no memory left for rows: only deletes are accepted".into()]);
+            return Readiness::Degraded(vec![format!("{NO_MEMORY} rows: only deletes are accepted")]);
         }
         if self.extents.is_full() {
-            return Readiness::Degraded(vec!["no memory left for content: uploads are refused".into()]);
+            return Readiness::Degraded(vec![format!("{NO_MEMORY} content: uploads are refused")]);
         }
-        Readiness::ReadyWith("in memory: nothing is stored on disk")
+        Readiness::ReadyWith(IN_MEMORY)
     }
 
     fn alarm(&self) -> Option<String> {

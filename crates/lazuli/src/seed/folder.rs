@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use lazuli_protocol::{ErrorCode, Refusal, ServiceKind};
+use lazuli_protocol::{ErrorCode, Refusal, ServiceKind, names};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
@@ -32,6 +32,65 @@ const PARTIAL: (&str, &str) = ("x-ms-meta-lazuliseed", "partial");
 /// Loads what the folder holds and the account lacks. Returns the number of new objects.
 pub(super) async fn load(local: &LocalAccount<'_>, folder: &Path) -> Result<u64, Failure> {
     let mut count = 0;
+    for (kind, resource) in resources(folder)? {
+        count += match kind {
+            ServiceKind::Blob | ServiceKind::File => load_tree(local, kind, &resource).await?,
+            ServiceKind::Queue => load_queue(local, &resource).await?,
+            ServiceKind::Table => load_table(local, &resource).await?,
+        };
+    }
+    Ok(count)
+}
+
+/// Checks the names of the resources, and that all files can be opened. Parses the tables.
+pub(super) fn examine(folder: &Path) -> Result<(), Failure> {
+    for (kind, path) in resources(folder)? {
+        let resource = match kind {
+            ServiceKind::Blob | ServiceKind::File => {
+                examine_tree(&path)?;
+                name(&path)?
+            }
+            ServiceKind::Queue => {
+                File::open(&path).map_err(|error| unreadable(&path, error))?;
+                stem(&path, ".txt")?
+            }
+            ServiceKind::Table => {
+                entities(&path)?;
+                stem(&path, ".json")?
+            }
+        };
+        let checked = match kind {
+            ServiceKind::Blob => names::check_container(resource),
+            ServiceKind::Queue => names::check_queue(resource),
+            ServiceKind::Table => names::check_table(resource),
+            ServiceKind::File => names::check_share(resource),
+        };
+        checked.map_err(|refusal| failed(&shown(&path), &refusal))?;
+    }
+    Ok(())
+}
+
+/// Checks that all files below a folder can be opened.
+fn examine_tree(folder: &Path) -> Result<(), Failure> {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for path in entries(&folder)? {
+            name(&path)?;
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.is_file() {
+                File::open(&path).map_err(|error| unreadable(&path, error))?;
+            } else {
+                return Err(unreadable(&path, "expected a file or folder"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the paths of all resources, with their services.
+fn resources(folder: &Path) -> Result<Vec<(ServiceKind, PathBuf)>, Failure> {
+    let mut found = vec![];
     for entry in entries(folder)? {
         let kind = entry.file_name().and_then(OsStr::to_str);
         let kind = match (kind, entry.is_dir()) {
@@ -41,15 +100,9 @@ pub(super) async fn load(local: &LocalAccount<'_>, folder: &Path) -> Result<u64,
             (Some("share"), true) => ServiceKind::File,
             _ => return Err(unreadable(&entry, "expected the folders blob, queue, table and share only")),
         };
-        for resource in entries(&entry)? {
-            count += match kind {
-                ServiceKind::Blob | ServiceKind::File => load_tree(local, kind, &resource).await?,
-                ServiceKind::Queue => load_queue(local, &resource).await?,
-                ServiceKind::Table => load_table(local, &resource).await?,
-            };
-        }
+        found.extend(entries(&entry)?.into_iter().map(|path| (kind, path)));
     }
-    Ok(count)
+    Ok(found)
 }
 
 /// Returns the entries of a folder in the order of their names.
@@ -269,17 +322,22 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Creates a table and inserts the entities that it lacks.
-async fn load_table(local: &LocalAccount<'_>, path: &Path) -> Result<u64, Failure> {
-    let name = stem(path, ".json")?;
-    let refused = |refusal: Refusal| failed(&shown(path), &refusal);
+/// Reads the entities of a file.
+fn entities(path: &Path) -> Result<Vec<Value>, Failure> {
     let io = |error: std::io::Error| unreadable(path, error);
     let mut text = Vec::new();
     File::open(path).map_err(io)?.take(MAX_TABLE_BYTES + 1).read_to_end(&mut text).map_err(io)?;
     if text.len() as u64 > MAX_TABLE_BYTES {
         return Err(unreadable(path, "it is larger than 256 MiB: split it, or use lazuli import"));
     }
-    let entities: Vec<Value> = serde_json::from_slice(&text).map_err(|error| unreadable(path, error))?;
+    serde_json::from_slice(&text).map_err(|error| unreadable(path, error))
+}
+
+/// Creates a table and inserts the entities that it lacks.
+async fn load_table(local: &LocalAccount<'_>, path: &Path) -> Result<u64, Failure> {
+    let name = stem(path, ".json")?;
+    let refused = |refusal: Refusal| failed(&shown(path), &refusal);
+    let entities = entities(path)?;
     local.create(ServiceKind::Table, name).await.map_err(refused)?;
     let headers = [
         ("content-type", "application/json"),

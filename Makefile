@@ -6,7 +6,7 @@ CARGO ?= cargo
 PYTHON ?= python3
 VENV := target/clients
 DIST_TOOLS := target/dist-tools
-STAGE := target/dist-packages/stage
+STAGE := target/install/stage
 JAVA := $(abspath target/clients-java)
 # A first build gains nothing from incremental files, which take almost half of the target folder.
 ifeq ($(wildcard target/debug),)
@@ -94,8 +94,9 @@ deny: ## Check licenses, duplicates and sources of dependencies
 	$(CARGO) deny check bans licenses sources
 
 PREFIX ?= /usr/local
-install: ## Build the published binary and install it with man pages and completions; PREFIX is /usr/local
-	$(PYTHON) packaging/dist.py tar
+install: ## Build as `make serve` does, and install with man pages and completions; PREFIX is /usr/local
+	$(CARGO) build --release --locked -p lazuli
+	$(PYTHON) packaging/dist.py --binary $(BIN)/release/lazuli --out target/install stage
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 	  $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	install -m 755 $(STAGE)/lazuli $(DESTDIR)$(PREFIX)/bin/lazuli

@@ -2,8 +2,8 @@
 
     dist.py [--binary FILE] [--out DIR] [PACKAGE…]
 
-Without `--binary`, builds one with the profile `dist`. The packages are `tar`, `npm`, `wheel`, `rootfs`, `deb` and
-`rpm`; without names, all of them. `rootfs` is the root file system of the image. `deb` and `rpm` need cargo-deb and
+Without `--binary`, builds one with the profile `dist`. The packages are `tar`, `npm`, `wheel`, `rootfs`, `deb`, `rpm`
+and `stage`; without names, all of them. `rootfs` is the root file system of the image. `deb` and `rpm` need cargo-deb and
 cargo-generate-rpm, and `make dist` installs them. `npm` and `wheel` need npm and pip.
 """
 
@@ -160,7 +160,8 @@ def link_stage(staged: Path) -> None:
     link.symlink_to(staged.resolve())
 
 
-PACKAGES = {make.__name__: make for make in (tar, npm, wheel, rootfs, deb, rpm)}
+# The folder `stage` alone is for `make install`.
+PACKAGES = {make.__name__: make for make in (tar, npm, wheel, rootfs, deb, rpm)} | {"stage": lambda staged, out: staged}
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """`lazuli import azurite`: a folder that the real Azurite wrote is read back through the clients from both servers."""
 
 import base64
+import json
 import os
 import socket
 import subprocess
@@ -205,6 +206,28 @@ def test_missing_content_is_listed_and_the_rest_is_imported(folder, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert "blob photos/large" in done.stdout and "entities" in done.stdout, done.stdout
+
+
+def test_blob_whose_content_is_missing_is_left_out_with_its_snapshots(folder, tmp_path):
+    copy = tmp_path / "folder"
+    subprocess.run(["cp", "-r", folder, copy], check=True)
+    database = copy / "__azurite_db_blob__.json"
+    documents = json.loads(database.read_text())
+    blobs = next(one for one in documents["collections"] if one["name"] == "$BLOBS_COLLECTION$")["data"]
+    cat = next(one for one in blobs if one["name"].endswith(" ?.jpg") and not one["snapshot"])
+    for chunk in (cat.get("persistency"), *(block["persistency"] for block in cat.get("committedBlocksInOrder") or [])):
+        if chunk:
+            chunk["id"] = "missing"
+    database.write_text(json.dumps(documents))
+    command = [os.environ["LAZULI"], "import", "azurite", copy, "--into", tmp_path / "data"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "LEFT OUT: 3\n" in done.stdout, done
+    assert done.stdout.count("its blob was not imported") == 2 and "  snapshots" not in done.stdout.replace("0  snapshots", ""), done
+    server = start(tmp_path / "data")
+    photos = BlobServiceClient.from_connection_string(server.connection_string).get_container_client("photos")
+    names = {blob.name for blob in photos.list_blobs(include=["snapshots"])}
+    server.stop()
+    assert cat["name"] not in names and "large" in names
 
 
 def test_a_folder_without_databases_is_refused(tmp_path):

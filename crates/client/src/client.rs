@@ -34,6 +34,9 @@ const MAX_KEPT_BODY: usize = 64 << 10;
 /// Minimum number of bytes that are kept of the end of a long body.
 const MIN_KEPT_END: usize = 1 << 10;
 
+/// The failure of an answer whose body is longer than [`Client::with_max_body`] allows.
+pub const TOO_LONG: &str = "the answer is too long";
+
 /// One request.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
@@ -148,6 +151,8 @@ pub struct Client {
     service: ServiceKind,
     endpoint: Endpoint,
     tls: Option<TlsConnector>,
+    /// Maximum length of an answer's body; `None` if only the ends of a body are kept.
+    max_body: Option<usize>,
     connection: Option<Connection>,
 }
 
@@ -167,13 +172,21 @@ impl Client {
     pub fn new(target: &TargetAccount, service: ServiceKind) -> Option<Self> {
         let endpoint = target.account.endpoint(service)?.clone();
         let (account, tls) = (target.account.clone(), target.tls.clone());
-        Some(Self { account, service, endpoint, tls, connection: None })
+        Some(Self { account, service, endpoint, tls, max_body: None, connection: None })
+    }
+
+    /// Keeps the bodies of answers whole, and fails if a body is longer than the limit.
+    #[must_use]
+    pub fn with_max_body(mut self, limit: usize) -> Self {
+        self.max_body = Some(limit);
+        self
     }
 
     /// Returns a client of the same service with its own connection.
     pub fn another(&self) -> Self {
         let (account, endpoint) = (self.account.clone(), self.endpoint.clone());
-        Self { account, service: self.service, endpoint, tls: self.tls.clone(), connection: None }
+        let (service, tls, max_body) = (self.service, self.tls.clone(), self.max_body);
+        Self { account, service, endpoint, tls, max_body, connection: None }
     }
 
     /// Returns the URL of the service, for requests within a batch and for headers that name a source.
@@ -189,8 +202,9 @@ impl Client {
             Ok(Ok(reply)) => Ok(reply),
             failed => {
                 self.disconnect();
-                let failure = failed.map_or(OperationFailure::TimedOut, |failed| {
-                    OperationFailure::Connection(failed.err().unwrap_or_default())
+                let failure = failed.map_or(OperationFailure::TimedOut, |failed| match failed.err() {
+                    Some(reason) if reason == TOO_LONG => OperationFailure::Wrong(TOO_LONG),
+                    reason => OperationFailure::Connection(reason.unwrap_or_default()),
                 });
                 tokio::time::sleep(RECONNECT_WAIT).await;
                 Err(failure)
@@ -221,7 +235,11 @@ impl Client {
             let frame = frame.map_err(|error| error.to_string())?;
             let Ok(data) = frame.into_data() else { continue };
             length += data.len() as u64;
-            body.extend_from_slice(&data[..data.len().min(MAX_KEPT_BODY - body.len())]);
+            if self.max_body.is_some_and(|limit| length > limit as u64) {
+                return Err(TOO_LONG.into());
+            }
+            let kept = self.max_body.unwrap_or(MAX_KEPT_BODY);
+            body.extend_from_slice(&data[..data.len().min(kept - body.len())]);
             // A short last frame is joined to the frame before it.
             end = if data.len() < MIN_KEPT_END { [&end[..], &data[..]].concat().into() } else { data };
         }

@@ -13,17 +13,10 @@ mod service_properties;
 mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{Display, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue};
-use lazuli_client::client::Call;
-use lazuli_concurrency::{Clock, SystemClock};
-use lazuli_protocol::date;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use quick_xml::escape::escape;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -32,6 +25,7 @@ pub use document::Chunk;
 use document::SignedIdentifier;
 pub use folder::{Database, Folder, FolderError};
 
+use crate::calls::{element, encode, header, metadata, now_milliseconds, unix_milliseconds};
 use crate::destination::{Connections, Destination};
 use crate::report::{ImportProgress, ImportReport};
 
@@ -39,7 +33,6 @@ use crate::report::{ImportProgress, ImportReport};
 const WORKERS: usize = 16;
 /// Number of documents that wait for a worker.
 const WAITING_DOCUMENTS: usize = 64;
-const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Returns the names of the accounts in a folder.
 pub fn accounts(folder: &Folder) -> Result<BTreeSet<String>, FolderError> {
@@ -164,48 +157,12 @@ fn access_policies(identifiers: &[SignedIdentifier]) -> Bytes {
     xml.into()
 }
 
-fn element(xml: &mut String, name: &str, value: &str) {
-    // Writing to a String cannot fail.
-    let _ = write!(xml, "<{name}>{}</{name}>", escape(value));
-}
-
-/// Adds a header. Returns an error if the value cannot be one.
-fn header(call: &mut Call, name: &str, value: &str) -> Result<(), String> {
-    let invalid = |error: &dyn Display| format!("{name}: {error}");
-    let parsed = HeaderName::try_from(name).map_err(|error| invalid(&error))?;
-    call.headers.insert(parsed, HeaderValue::try_from(value).map_err(|error| invalid(&error))?);
-    Ok(())
-}
-
-/// Adds the headers of metadata.
-fn metadata(call: &mut Call, metadata: Option<&BTreeMap<String, String>>) -> Result<(), String> {
-    metadata
-        .into_iter()
-        .flatten()
-        .try_for_each(|(name, value)| header(call, &format!("x-ms-meta-{name}"), value))
-}
-
 /// Counts objects whose metadata has names with capital letters: the client sends names in lower case.
 fn count_lost_capitals(import: &Import, metadata: Option<&BTreeMap<String, String>>) {
     let has_capitals = |name: &String| name.contains(|c: char| c.is_ascii_uppercase());
     if metadata.into_iter().flatten().any(|(name, _)| has_capitals(name)) {
         import.progress.lost("capital letters in names of metadata");
     }
-}
-
-/// Encodes a part of a path or a value of a query.
-fn encode(text: &str) -> impl Display {
-    utf8_percent_encode(text, UNRESERVED)
-}
-
-/// Returns the milliseconds since 1970 of an ISO time.
-fn unix_milliseconds(text: &str) -> Option<i64> {
-    let moment = date::parse_iso8601(text)?;
-    i64::try_from(moment.unix_nanos() / 1_000_000).ok()
-}
-
-fn now_milliseconds() -> i64 {
-    i64::try_from(SystemClock.now().unix_nanos() / 1_000_000).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -220,11 +177,5 @@ mod tests {
         let expected = "<SignedIdentifiers><SignedIdentifier><Id>a&lt;b</Id><AccessPolicy>\
                         <Permission>r</Permission></AccessPolicy></SignedIdentifier></SignedIdentifiers>";
         assert_eq!(xml, expected);
-    }
-
-    #[test]
-    fn times_are_read_with_milliseconds() {
-        assert_eq!(unix_milliseconds("1970-01-01T00:00:01.500Z"), Some(1500));
-        assert_eq!(unix_milliseconds("soon"), None);
     }
 }

@@ -8,7 +8,7 @@ use lazuli_client::client::{Call, Client, OperationFailure, Reply, TargetAccount
 use lazuli_protocol::ServiceKind;
 
 /// How often a request is sent before the import gives up.
-const ATTEMPTS: u32 = 6;
+const ATTEMPTS: u32 = 8;
 /// Wait before the second attempt. It doubles with each attempt.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
@@ -19,13 +19,21 @@ pub struct Destination(pub BTreeMap<String, TargetAccount>);
 /// Clients of one worker, one for each account and service, each with its own connection.
 pub struct Connections {
     destination: Destination,
+    max_body: Option<usize>,
     clients: BTreeMap<(String, ServiceKind), Client>,
 }
 
 impl Connections {
     /// Returns connections that are opened when they are needed.
     pub fn new(destination: &Destination) -> Self {
-        Self { destination: destination.clone(), clients: BTreeMap::new() }
+        Self { destination: destination.clone(), max_body: None, clients: BTreeMap::new() }
+    }
+
+    /// Keeps the bodies of answers whole, and fails if a body is longer than the limit.
+    #[must_use]
+    pub fn with_max_body(mut self, limit: usize) -> Self {
+        self.max_body = Some(limit);
+        self
     }
 
     /// Sends a request until the server answers it, and expects one of the statuses.
@@ -61,6 +69,15 @@ impl Connections {
         Err(OperationFailure::TimedOut)
     }
 
+    /// Returns the URL of a service of an account.
+    pub(crate) fn endpoint(
+        &mut self,
+        account: &str,
+        service: ServiceKind,
+    ) -> Result<String, OperationFailure> {
+        Ok(self.client(account, service)?.endpoint())
+    }
+
     fn client(&mut self, account: &str, service: ServiceKind) -> Result<&mut Client, OperationFailure> {
         let key = (account.to_owned(), service);
         let client = match self.clients.remove(&key) {
@@ -68,7 +85,12 @@ impl Connections {
             None => {
                 let target = self.destination.0.get(account);
                 let client = target.and_then(|target| Client::new(target, service));
-                client.ok_or_else(|| OperationFailure::Request(format!("there is no account {account}")))?
+                let client = client
+                    .ok_or_else(|| OperationFailure::Request(format!("there is no account {account}")))?;
+                match self.max_body {
+                    Some(limit) => client.with_max_body(limit),
+                    None => client,
+                }
             }
         };
         Ok(self.clients.entry(key).or_insert(client))

@@ -19,6 +19,12 @@ pub struct ImportReport {
     pub imported: BTreeMap<&'static str, u64>,
     /// Bytes of imported content.
     pub bytes: u64,
+    /// Number of objects by kind that were equal on both sides already.
+    pub unchanged: BTreeMap<&'static str, u64>,
+    /// Facts about the result, and how often each applies.
+    pub notes: BTreeMap<String, u64>,
+    /// Whether objects were only counted.
+    pub is_dry_run: bool,
     /// Properties that the protocol cannot set, and on how many objects they were lost.
     pub lost: BTreeMap<&'static str, u64>,
     /// Number of objects that were left out.
@@ -35,6 +41,45 @@ impl ImportProgress {
         report.bytes += bytes;
     }
 
+    /// Counts an object that was equal on both sides already.
+    pub fn unchanged(&self, kind: &'static str) {
+        *self.0.lock().unchanged.entry(kind).or_default() += 1;
+    }
+
+    /// Takes back the count of objects that were removed again.
+    pub fn retract(&self, kind: &'static str, count: u64) {
+        let mut report = self.0.lock();
+        if let Some(imported) = report.imported.get_mut(kind) {
+            *imported = imported.saturating_sub(count);
+        }
+    }
+
+    /// Adds a fact about the result.
+    pub fn note(&self, fact: impl Into<String>, count: u64) {
+        *self.0.lock().notes.entry(fact.into()).or_default() += count;
+    }
+
+    /// Marks the report as one of objects that were only counted.
+    pub fn only_count(&self) {
+        self.0.lock().is_dry_run = true;
+    }
+
+    /// Returns the number of objects of a kind that are known to be at the destination.
+    pub fn verified(&self, kind: &str) -> u64 {
+        let report = self.0.lock();
+        let count = |counts: &BTreeMap<&'static str, u64>| counts.get(kind).copied().unwrap_or_default();
+        count(&report.imported) + count(&report.unchanged)
+    }
+
+    /// Compares the number of objects at the destination with the number of verified objects.
+    pub fn compare_counts(&self, object: impl fmt::Display, kind: &str, found: u64, wanted: u64) {
+        if found < wanted {
+            self.left_out(object, format_args!("the destination has {found} of {wanted} {kind}"));
+        } else if found > wanted {
+            self.note(format!("{kind} at the destination that this run did not verify"), found - wanted);
+        }
+    }
+
     /// Counts an object that lost a property.
     pub fn lost(&self, property: &'static str) {
         *self.0.lock().lost.entry(property).or_default() += 1;
@@ -49,9 +94,15 @@ impl ImportProgress {
         }
     }
 
-    /// Returns the number of imported objects of all kinds.
+    /// Returns the number of imported bytes.
+    pub fn bytes(&self) -> u64 {
+        self.0.lock().bytes
+    }
+
+    /// Returns the number of objects of all kinds that are at the destination.
     pub fn count(&self) -> u64 {
-        self.0.lock().imported.values().sum()
+        let report = self.0.lock();
+        report.imported.values().chain(report.unchanged.values()).sum()
     }
 
     /// Returns the report as it is now.
@@ -62,11 +113,20 @@ impl ImportProgress {
 
 impl fmt::Display for ImportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "Imported:")?;
+        writeln!(f, "{}", if self.is_dry_run { "To import:" } else { "Imported:" })?;
         for (kind, count) in &self.imported {
             writeln!(f, "  {count:>10}  {kind}")?;
         }
         writeln!(f, "  {:>10}  bytes of content", self.bytes)?;
+        if !self.unchanged.is_empty() {
+            writeln!(f, "Equal already:")?;
+        }
+        for (kind, count) in &self.unchanged {
+            writeln!(f, "  {count:>10}  {kind}")?;
+        }
+        for (fact, count) in &self.notes {
+            writeln!(f, "Note: {count} {fact}")?;
+        }
         for (property, count) in &self.lost {
             writeln!(f, "Not imported for {count} of these: {property}")?;
         }
@@ -101,5 +161,23 @@ mod tests {
         assert!(text.contains("Not imported for 1 of these: dequeue count"), "{text}");
         assert!(text.contains("LEFT OUT: 1005") && text.contains("blob 999: no content"), "{text}");
         assert!(!text.contains("blob 1000") && text.contains("and 5 more"), "{text}");
+    }
+
+    #[test]
+    fn missing_objects_are_left_out_and_further_objects_are_noted() {
+        let progress = ImportProgress::default();
+        progress.imported("blobs", 1);
+        progress.unchanged("blobs");
+        assert_eq!(progress.verified("blobs"), 2);
+        progress.compare_counts("container a", "blobs", 5, progress.verified("blobs"));
+        progress.compare_counts("container b", "blobs", 1, progress.verified("blobs"));
+        progress.retract("blobs", 1);
+        let text = progress.report().to_string();
+        assert!(
+            text.contains("         0  blobs\n") && text.contains("Equal already:\n           1  blobs\n"),
+            "{text}"
+        );
+        assert!(text.contains("Note: 3 blobs at the destination that this run did not verify"), "{text}");
+        assert!(text.contains("container b: the destination has 1 of 2 blobs"), "{text}");
     }
 }

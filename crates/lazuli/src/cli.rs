@@ -56,7 +56,7 @@ pub(crate) enum Command {
     Restore(RestoreArgs),
     /// Write all rows and content of a data directory as one stream
     Export(ExportArgs),
-    /// Create a new data directory from exported data
+    /// Import exported data, a folder of Azurite, or an account of a running store
     Import(ImportArgs),
     /// Verify the data directory of a stopped server; exit with 1 if it is damaged
     Check(DirectoryArgs),
@@ -85,6 +85,9 @@ pub(crate) struct ServeArgs {
     /// Read options from this TOML file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Stop when the process that started this one ends, for commands that need a server for a while
+    #[arg(long, hide = true)]
+    pub(crate) stop_with_parent: bool,
     #[command(flatten)]
     pub(crate) layer: Layer,
 }

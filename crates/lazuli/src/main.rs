@@ -104,9 +104,14 @@ fn main() -> ExitCode {
     };
     let done = match command {
         Command::Azurite(args) => serve_as_azurite(*args, None, variable),
-        Command::Serve(args) => Config::load(args.layer, args.config.as_deref(), variable)
-            .map_err(Failure::from)
-            .and_then(|config| serve::run(config, serve::Banner::Lazuli)),
+        Command::Serve(args) => {
+            if args.stop_with_parent {
+                stop_with_parent();
+            }
+            Config::load(args.layer, args.config.as_deref(), variable)
+                .map_err(Failure::from)
+                .and_then(|config| serve::run(config, serve::Banner::Lazuli))
+        }
         Command::Account(args) => account::run(args, variable),
         Command::Sas(args) => sas::run(args, variable),
         Command::Status(args) => status::run(args, variable),
@@ -153,4 +158,11 @@ fn finish(done: Result<(), Failure>) -> ExitCode {
             ExitCode::from(if matches!(failure, Failure::Usage(_)) { 2 } else { 1 })
         }
     }
+}
+
+/// Stops this process, in an orderly way, when the process that started it ends.
+fn stop_with_parent() {
+    #[cfg(target_os = "linux")]
+    // Ignore the error: without this, the server has to be stopped by hand.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
 }

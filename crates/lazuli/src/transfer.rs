@@ -1,9 +1,11 @@
 //! `lazuli export` and `lazuli import stream`: all rows and content as one stream, independent of the engine
 //! and the format of the data directory.
 
+mod azure;
 mod azurite;
 mod export;
 mod import;
+mod import_server;
 mod stream;
 
 use std::fs::File;
@@ -73,6 +75,12 @@ enum From {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Import an account of a running store: the cloud, Azurite or another Lazuli
+    ///
+    /// Copies blobs, queues, tables and shares, and reads back what it wrote. Exits with 1 if anything was
+    /// left out, and lists it. Can be interrupted and repeated: objects that are equal already are not copied
+    /// again, and objects with the same names are replaced. The source is not changed.
+    Azure(azure::AzureArgs),
 }
 
 /// Exports a data directory.
@@ -124,6 +132,7 @@ pub(crate) fn run_import(args: ImportArgs) -> Result<(), Failure> {
     let (file, into, dry_run, identities) = match args.from {
         From::Stream { file, into, dry_run, identities } => (file, into, dry_run, identities),
         From::Azurite { folder, into, dry_run } => return azurite::import(&folder, &into, dry_run),
+        From::Azure(args) => return azure::import(args),
     };
     let identities = identities.load()?;
     let input: Box<dyn Read> = if file == Path::new("-") {

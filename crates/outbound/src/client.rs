@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use lazuli_concurrency::{FairPermit, FairSemaphore};
 use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::ServerName;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinHandle;
@@ -232,14 +234,30 @@ fn tls() -> io::Result<Arc<ClientConfig>> {
     if let Some(config) = TLS.get() {
         return Ok(config.clone());
     }
+    let config = config_with(None)?;
+    Ok(TLS.get_or_init(|| config).clone())
+}
+
+/// Returns a TLS client for commands of an operator. Trusts the machine's root certificates, those that
+/// `SSL_CERT_FILE` names, and the certificates in a PEM file.
+pub fn tls_connector(trusted: Option<&Path>) -> io::Result<TlsConnector> {
+    Ok(config_with(trusted)?.into())
+}
+
+fn config_with(trusted: Option<&Path>) -> io::Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(path) = trusted {
+        for certificate in CertificateDer::pem_file_iter(path).map_err(io::Error::other)? {
+            roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
+        }
+    }
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    Ok(TLS.get_or_init(|| Arc::new(config)).clone())
+    Ok(Arc::new(config))
 }
 
 #[cfg(test)]

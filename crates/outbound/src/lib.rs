@@ -8,4 +8,5 @@ mod allow;
 mod client;
 
 pub use allow::Allow;
-pub use client::{Error, MAX_CONNECTIONS, Outbound, OutboundReply};
+pub use client::{Error, MAX_CONNECTIONS, Outbound, OutboundReply, tls_connector};
+pub use tokio_rustls::TlsConnector;

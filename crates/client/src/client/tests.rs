@@ -94,3 +94,15 @@ async fn long_bodies_keep_their_beginning_and_count_the_rest() {
     let reply = client(address).send(properties()).await.unwrap();
     assert_eq!((reply.body.len(), reply.length), (MAX_KEPT_BODY, body.len() as u64));
 }
+
+#[tokio::test]
+async fn answer_longer_than_the_limit_is_refused_and_a_shorter_one_kept_whole() {
+    let long = Box::leak(
+        format!("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{}", "x".repeat(100_000)).into_boxed_str(),
+    );
+    let (address, _requests) = start_server(vec![vec![long], vec![long]]).await;
+    let refused = client(address).with_max_body(99_999).send(properties()).await.unwrap_err();
+    assert_eq!(refused, OperationFailure::Wrong(TOO_LONG));
+    let reply = client(address).with_max_body(100_000).send(properties()).await.unwrap();
+    assert_eq!(reply.body.len(), 100_000);
+}

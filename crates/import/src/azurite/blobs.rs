@@ -11,6 +11,7 @@ use lazuli_client::client::{Call, OperationFailure};
 use lazuli_protocol::ServiceKind;
 use parking_lot::Mutex;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::document::{Blob, Block, Chunk, Lease, StagedBlock, StoredContainer};
@@ -36,15 +37,26 @@ struct PendingLease {
 /// Why an object was left out.
 type Refused = String;
 
+/// Blobs that have the content of a snapshot until their own content is written: the account, the path, and
+/// the times of the snapshots that were taken.
+type Unfinished = Arc<Mutex<BTreeMap<(String, String), Vec<String>>>>;
+
 pub(super) async fn import(import: &Arc<Import>) -> Result<(), FolderError> {
     let leases = Arc::new(Mutex::new(Vec::new()));
     service_properties::import(import, Database::Blob, ServiceKind::Blob).await?;
     run_step(import, Database::Blob, Containers { leases: leases.clone() }).await?;
-    run_step(import, Database::Blob, Blobs { snapshots: true, leases: leases.clone() }).await?;
-    run_step(import, Database::Blob, Blobs { snapshots: false, leases: leases.clone() }).await?;
+    let unfinished = Unfinished::default();
+    for snapshots in [true, false] {
+        let (leases, unfinished) = (leases.clone(), unfinished.clone());
+        run_step(import, Database::Blob, Blobs { snapshots, leases, unfinished }).await?;
+    }
+    let unfinished = std::mem::take(&mut *unfinished.lock());
+    let mut connections = Connections::new(&import.destination);
+    for ((account, path), snapshots) in unfinished {
+        remove_unfinished(import, &mut connections, &account, path, &snapshots).await;
+    }
     run_step(import, Database::Blob, StagedBlocks).await?;
     let leases = std::mem::take(&mut *leases.lock());
-    let mut connections = Connections::new(&import.destination);
     for lease in leases {
         acquire(import, &mut connections, lease).await;
     }
@@ -119,6 +131,7 @@ async fn create_container(connections: &mut Connections, container: &StoredConta
 struct Blobs {
     snapshots: bool,
     leases: Arc<Mutex<Vec<PendingLease>>>,
+    unfinished: Unfinished,
 }
 
 impl Step for Blobs {
@@ -140,6 +153,10 @@ impl Step for Blobs {
 
     async fn run(&self, import: &Import, connections: &mut Connections, blob: Blob) {
         let kind = if self.snapshots { "snapshots" } else { "blobs" };
+        let key = (blob.account_name.clone(), path(&blob));
+        if self.snapshots {
+            self.unfinished.lock().entry(key.clone()).or_default();
+        }
         if let Err(reason) = put(import, connections, &blob).await {
             let object = format!("{} {}/{}", &kind[..kind.len() - 1], blob.container_name, blob.name);
             return import.progress.left_out(format_args!("{object} {}", blob.snapshot), reason);
@@ -147,13 +164,28 @@ impl Step for Blobs {
         if self.snapshots {
             let mut snapshot = Call::new(Method::PUT, path(&blob), "comp=snapshot");
             let taken = match metadata(&mut snapshot, blob.metadata.as_ref()) {
-                Ok(()) => send(connections, &blob.account_name, &snapshot, &[StatusCode::CREATED]).await,
+                Ok(()) => {
+                    let expected = [StatusCode::CREATED];
+                    let sent =
+                        connections.send(&blob.account_name, ServiceKind::Blob, &snapshot, &expected).await;
+                    sent.map_err(|failure| failure.to_string())
+                }
                 Err(reason) => Err(reason),
             };
-            if let Err(reason) = taken {
-                let object = format_args!("snapshot {}/{} {}", blob.container_name, blob.name, blob.snapshot);
-                return import.progress.left_out(object, reason);
+            match taken {
+                Ok(reply) => {
+                    let time = reply.headers.get("x-ms-snapshot").and_then(|time| time.to_str().ok());
+                    let time = time.unwrap_or_default().to_owned();
+                    self.unfinished.lock().entry(key).or_default().push(time);
+                }
+                Err(reason) => {
+                    let object =
+                        format_args!("snapshot {}/{} {}", blob.container_name, blob.name, blob.snapshot);
+                    return import.progress.left_out(object, reason);
+                }
             }
+        } else {
+            self.unfinished.lock().remove(&key);
         }
         import.progress.imported(kind, blob.properties.content_length);
         count_lost_capitals(import, blob.metadata.as_ref());
@@ -171,6 +203,29 @@ impl Step for Blobs {
                 seconds,
             });
         }
+    }
+}
+
+/// Removes a blob whose own content was not written, with the snapshots that this import took of it.
+async fn remove_unfinished(
+    import: &Import,
+    connections: &mut Connections,
+    account: &str,
+    path: String,
+    snapshots: &[String],
+) {
+    let queries = snapshots.iter().map(|time| format!("snapshot={}", encode(time)));
+    for query in queries.chain([String::new()]) {
+        let delete = Call::new(Method::DELETE, path.clone(), query);
+        let expected = [StatusCode::ACCEPTED, StatusCode::NOT_FOUND];
+        if let Err(reason) = send(connections, account, &delete, &expected).await {
+            let object = format_args!("blob {path}: it has the content of a snapshot");
+            return import.progress.left_out(object, reason);
+        }
+    }
+    import.progress.retract("snapshots", snapshots.len() as u64);
+    for time in snapshots {
+        import.progress.left_out(format_args!("snapshot {path} {time}"), "its blob was not imported");
     }
 }
 

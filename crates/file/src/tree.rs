@@ -12,7 +12,6 @@
 //! - Every commit that changes the length of a file counts it in its directory and is covered by the quota
 //!   ([`usage`]).
 
-pub(crate) mod attributes;
 pub(crate) mod change;
 pub(crate) mod children;
 pub(crate) mod content;

@@ -6,7 +6,7 @@
 
 use lazuli_security::{Ace, Descriptor, Sid};
 
-use crate::wire::access;
+use crate::wire::create::access;
 
 /// The groups of the client: SYSTEM, Administrators, Authenticated Users, `Everyone`.
 const KEY_HOLDER: [&str; 4] = ["SY", "BA", "AU", "WD"];

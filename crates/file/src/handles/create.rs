@@ -19,11 +19,12 @@ use crate::handles::info::describe;
 use crate::handles::share::Tree;
 use crate::handles::{Action, CreateRequest, Created, Disposition, Info, Kind};
 use crate::opens::{CacheRequest, OpenId, OpenLocation, Opened, PATIENCE};
-use crate::tree::attributes::{ARCHIVE, DIRECTORY, READ_ONLY, normal};
 use crate::tree::children::At;
 use crate::tree::names::{self, Name};
 use crate::tree::permissions::Permission;
-use crate::tree::record::{ContentHeaders, File, Node, NodeId, SmbProperties};
+use crate::tree::record::{
+    ARCHIVE, ContentHeaders, DIRECTORY, File, Node, NodeId, READ_ONLY, SmbProperties, normal,
+};
 use crate::tree::rules::{MAX_FILE_LENGTH, blocks_writers, extent_bytes};
 use crate::tree::spot::{FileKey, Spot};
 use crate::write_back::name_of;

@@ -8,8 +8,7 @@ use crate::FileService;
 use crate::failure::Failure;
 use crate::handles::Info;
 use crate::opens::{FileState, OpenId};
-use crate::tree::attributes::{ARCHIVE, NORMAL};
-use crate::tree::record::{Node, NodeId};
+use crate::tree::record::{ARCHIVE, NORMAL, Node, NodeId};
 
 /// Unit of allocation, in bytes.
 const UNIT: u64 = 4096;

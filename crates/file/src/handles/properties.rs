@@ -11,10 +11,9 @@ use crate::handles::share::Tree;
 use crate::handles::{NewTime, PropertyChange};
 use crate::opens::OpenId;
 use crate::opens::write_buffer::FlushReason;
-use crate::tree::attributes::{DIRECTORY, NORMAL, READ_ONLY, normal};
 use crate::tree::keys;
 use crate::tree::permissions::{INHERITED_PERMISSION, Permission};
-use crate::tree::record::{Node, NodeId};
+use crate::tree::record::{DIRECTORY, NORMAL, Node, NodeId, READ_ONLY, normal};
 use crate::write_back::{check_takes_writes, wait_to_retry};
 
 const SPARSE: u32 = 0x200;

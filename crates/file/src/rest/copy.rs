@@ -16,9 +16,8 @@ use crate::rest::file::{admit_replace, check_create};
 use crate::rest::pending::CopyTarget;
 use crate::rest::smb_properties::{Purpose, SentProperties};
 use crate::rest::source::{Source, SourcePlace};
-use crate::tree::attributes::{ARCHIVE, NORMAL};
 use crate::tree::permissions::Permission;
-use crate::tree::record::{File, Node, NodeId, SmbProperties};
+use crate::tree::record::{ARCHIVE, File, NORMAL, Node, NodeId, SmbProperties};
 use crate::tree::rules::{
     MAX_FILE_BYTES, admit_lease, check_writable, existing_file, extent_bytes, with_lease,
 };

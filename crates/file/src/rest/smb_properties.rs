@@ -9,9 +9,8 @@ use lazuli_protocol::{ErrorCode, Headers, Refusal, Response, Version, date};
 use lazuli_service::reply::{put, put_validators};
 
 use crate::rest::permission::{Format, MAX_IN_HEADER, check_key};
-use crate::tree::attributes::{ARCHIVE, DIRECTORY, READ_ONLY, normal};
 use crate::tree::permissions::{INHERITED_PERMISSION, Permission};
-use crate::tree::record::{Node, NodeId, SmbProperties};
+use crate::tree::record::{ARCHIVE, DIRECTORY, Node, NodeId, READ_ONLY, SmbProperties, normal};
 
 /// Attributes by name, in the order of responses.
 const NAMES: [(&str, u32); 9] = [
@@ -261,7 +260,7 @@ pub(crate) fn written(status: StatusCode, node: &Node, parent: NodeId) -> Respon
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::attributes::NORMAL;
+    use crate::tree::record::NORMAL;
     use http::{HeaderName, HeaderValue};
     use lazuli_protocol::ErrorCode;
 

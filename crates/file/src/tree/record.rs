@@ -15,11 +15,17 @@ use lazuli_service::{Damage, record};
 use lazuli_store::SpaceId;
 use serde::{Deserialize, Serialize};
 
-use crate::tree::attributes::DIRECTORY;
-
 pub(crate) use lazuli_content::ContentHeaders;
 pub(crate) use lazuli_service::Deleted;
 
+/// SMB attributes of a directory.
+pub(crate) const DIRECTORY: u32 = 0x10;
+/// SMB attributes of a file without other attributes.
+pub(crate) const NORMAL: u32 = 0x80;
+/// The SMB attribute of a file that must not be changed.
+pub(crate) const READ_ONLY: u32 = 0x1;
+/// The SMB attribute of a file to archive.
+pub(crate) const ARCHIVE: u32 = 0x20;
 /// Time for which a change of a share's access tier is shown as pending.
 const TIER_TRANSITION: Span = Span::seconds(60);
 
@@ -208,6 +214,15 @@ pub(crate) struct SmbProperties {
     pub(crate) accessed: Option<Timestamp>,
     /// The permission key. `None`: inherited from the share.
     pub(crate) permission: Option<String>,
+}
+
+/// Normalizes attributes: a directory has `DIRECTORY`, and a file without attributes has `NORMAL`.
+pub(crate) fn normal(attributes: u32, is_directory: bool) -> u32 {
+    match attributes & !(NORMAL | DIRECTORY) {
+        rest if is_directory => rest | DIRECTORY,
+        0 => NORMAL,
+        rest => rest,
+    }
 }
 
 impl Own {

@@ -4,8 +4,7 @@ use lazuli_concurrency::{Access, FileLease, LeaseId, LeaseState};
 use lazuli_protocol::lease::Leased;
 use lazuli_protocol::{ErrorCode, Refusal};
 
-use crate::tree::attributes::READ_ONLY;
-use crate::tree::record::Node;
+use crate::tree::record::{Node, READ_ONLY};
 
 /// Maximum length of a file: 4 TiB.
 pub(crate) const MAX_FILE_BYTES: i64 = 4 << 40;

@@ -6,7 +6,8 @@
 //! ancestors, then the event, and the spans end again. So it writes the event as if it had seen all spans.
 //!
 //! Directives of a filter that select events by their span need to see spans as they begin: see
-//! [`needs_spans`].
+//! [`needs_spans`]. Values are formatted under a lock, so the `Debug` and `Display` of a span's values must
+//! not log.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{Debug, Write};

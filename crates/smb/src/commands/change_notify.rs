@@ -2,7 +2,7 @@
 
 use crate::call::{Call, CommandReply, CommandResult};
 use crate::change_notifier::NotifyResult;
-use crate::wire::access;
+use crate::wire::create::access;
 use crate::wire::info::{MAX_TRANSACT, data_response};
 use crate::wire::notify::{ChangeNotifyRequest, events};
 use crate::wire::status::Status;

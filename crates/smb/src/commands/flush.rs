@@ -1,7 +1,7 @@
 //! FLUSH: makes all written data durable before the response.
 
 use crate::call::{Call, CommandReply, CommandResult};
-use crate::wire::access;
+use crate::wire::create::access;
 use crate::wire::io::{empty_response, flush_request};
 
 /// Executes FLUSH.

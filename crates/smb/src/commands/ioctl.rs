@@ -8,12 +8,13 @@ mod sparse;
 use crate::call::{Call, CommandReply, CommandResult};
 use crate::rpc::Pipe;
 use crate::session::open::Open;
+use crate::wire::FileId;
+use crate::wire::create::access;
 use crate::wire::cursor::{ByteReader, ByteWriter};
 use crate::wire::info::MAX_TRANSACT;
 use crate::wire::ioctl::{IoctlRequest, code};
 use crate::wire::negotiate::capability;
 use crate::wire::status::Status;
-use crate::wire::{FileId, access};
 
 /// Controls that refer to no open.
 const WITHOUT_FILE: [u32; 5] = [

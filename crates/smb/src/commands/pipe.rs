@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use crate::call::{Call, CommandReply, CommandResult};
 use crate::rpc::Pipe;
 use crate::session::open::Open;
-use crate::wire::access;
+use crate::wire::create::access;
 use crate::wire::create::{CreateRequest, CreateResponse};
 use crate::wire::io::{read_response, write_response};
 use crate::wire::status::Status;

@@ -10,7 +10,7 @@ use crate::call::{Call, CommandReply, CommandResult};
 use crate::pattern::Pattern;
 use crate::session::directory_scan::DirectoryScan;
 use crate::session::open::Open;
-use crate::wire::access;
+use crate::wire::create::access;
 use crate::wire::directory::{Entries, EntryClass, QueryDirectoryRequest, flags};
 use crate::wire::info::{MAX_TRANSACT, data_response};
 use crate::wire::status::Status;

@@ -11,7 +11,7 @@ use lazuli_security::{Descriptor, part};
 use crate::call::{Call, CommandError, CommandReply, CommandResult};
 use crate::negotiated::Dialect;
 use crate::session::open::Open;
-use crate::wire::access;
+use crate::wire::create::access;
 use crate::wire::cursor::ByteWriter;
 use crate::wire::info::{self, InfoType, MAX_TRANSACT, QueryInfoRequest, class, data_response};
 use crate::wire::status::Status;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::call::{Call, CommandReply, CommandResult};
-use crate::wire::access;
+use crate::wire::create::access;
 use crate::wire::io::{ReadRequest, read_response};
 use crate::wire::status::Status;
 

@@ -9,7 +9,7 @@ use super::create::path::Path;
 use crate::call::{Call, CommandReply, CommandResult};
 use crate::change_notifier::filter;
 use crate::session::open::Open;
-use crate::wire::access;
+use crate::wire::create::access;
 use crate::wire::info::{self, InfoType, MAX_TRANSACT, NewName, SetInfoRequest, class, set_response};
 use crate::wire::status::Status;
 

@@ -6,8 +6,7 @@ use lazuli_file::handles::Failure;
 use super::read::{MAX_LENGTH, MAX_OFFSET};
 use crate::call::{Call, CommandReply, CommandResult};
 use crate::change_notifier::filter;
-use crate::wire::access;
-use crate::wire::create::options;
+use crate::wire::create::{access, options};
 use crate::wire::io::{WriteRequest, write_response};
 use crate::wire::status::Status;
 

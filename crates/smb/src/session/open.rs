@@ -14,8 +14,9 @@ use crate::limits::AccountPermit;
 use crate::rpc::Pipe;
 use crate::session::directory_scan::DirectoryScan;
 use crate::session::{Session, TreeConnect};
+use crate::wire::FileId;
+use crate::wire::create::access;
 use crate::wire::status::Status;
-use crate::wire::{FileId, access};
 
 /// Number of slots for lock sequences.
 pub(crate) const LOCK_SEQUENCE_SLOTS: usize = 64;

@@ -17,6 +17,27 @@ const RESPONSE_SIZE: u16 = 89;
 /// Maximum number of create contexts in a request.
 const MAX_CONTEXTS: usize = 32;
 
+/// Bits of an access mask.
+pub(crate) mod access {
+    pub(crate) const READ_DATA: u32 = 0x0000_0001;
+    pub(crate) const WRITE_DATA: u32 = 0x0000_0002;
+    pub(crate) const APPEND_DATA: u32 = 0x0000_0004;
+    pub(crate) const READ_EA: u32 = 0x0000_0008;
+    pub(crate) const EXECUTE: u32 = 0x0000_0020;
+    pub(crate) const DELETE_CHILD: u32 = 0x0000_0040;
+    pub(crate) const READ_ATTRIBUTES: u32 = 0x0000_0080;
+    pub(crate) const WRITE_ATTRIBUTES: u32 = 0x0000_0100;
+    pub(crate) const DELETE: u32 = 0x0001_0000;
+    pub(crate) const READ_CONTROL: u32 = 0x0002_0000;
+    pub(crate) const WRITE_DAC: u32 = 0x0004_0000;
+    pub(crate) const WRITE_OWNER: u32 = 0x0008_0000;
+    pub(crate) const SYNCHRONIZE: u32 = 0x0010_0000;
+    pub(crate) const SYSTEM_SECURITY: u32 = 0x0100_0000;
+    pub(crate) const MAXIMUM_ALLOWED: u32 = 0x0200_0000;
+    /// All rights on a file.
+    pub(crate) const ALL: u32 = 0x001f_01ff;
+}
+
 /// Oplock levels.
 pub(crate) mod oplock {
     pub(crate) const NONE: u8 = 0;

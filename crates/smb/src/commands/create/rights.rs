@@ -4,8 +4,7 @@ use lazuli_concurrency::FileAccess;
 use lazuli_file::handles::{Disposition, Kind};
 use lazuli_file::opens::AttributeOpen;
 
-use crate::wire::access;
-use crate::wire::create::{CreateRequest, options};
+use crate::wire::create::{CreateRequest, access, options};
 use crate::wire::status::Status;
 
 /// Generic rights and the specific rights that they map to.

@@ -7,10 +7,11 @@ use lazuli_file::opens::OpenId;
 use crate::call::{Call, CommandReply, CommandResult};
 use crate::change_notifier::filter;
 use crate::session::open::Open;
+use crate::wire::FileId;
+use crate::wire::create::access;
 use crate::wire::cursor::{ByteReader, ByteWriter};
 use crate::wire::ioctl::{Chunk, CopyChunks, IoctlRequest, code};
 use crate::wire::status::Status;
-use crate::wire::{FileId, access};
 
 /// Limits of one request, as on Windows.
 const MAX_CHUNKS: u32 = 256;

@@ -3,7 +3,7 @@
 use crate::call::{Call, CommandReply, CommandResult};
 use crate::change_notifier::filter;
 use crate::session::open::Open;
-use crate::wire::access;
+use crate::wire::create::access;
 use crate::wire::cursor::{ByteReader, ByteWriter};
 use crate::wire::ioctl::IoctlRequest;
 use crate::wire::status::Status;

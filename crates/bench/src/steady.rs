@@ -6,6 +6,7 @@
 //! a stall counts for every request that was due during it.
 
 mod open_loop;
+mod processors;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ use super::round::{Pace, Round};
 use super::text::{micros, number};
 use super::workload::{self, Shape};
 use super::{BenchError, seconds};
-use open_loop::{Schedule, raw_writer};
+use open_loop::{OpenRound, Schedule, raw_writer};
+use processors::{ProcessorTimes, Processors};
 
 /// Bytes of a request body.
 const BODY_BYTES: usize = 4096;
@@ -66,6 +68,12 @@ struct MinuteRounds {
     puts: Vec<Round>,
     reads: Vec<Round>,
     raw: Vec<Round>,
+    /// The longest delays that the load generator itself caused.
+    late_put: Duration,
+    late_read: Duration,
+    /// The processor time of all minutes of puts and reads, and of those of the raw writer.
+    ours: ProcessorTimes,
+    raws: ProcessorTimes,
 }
 
 /// Runs all minutes. Fails if a goal is missed.
@@ -89,13 +97,19 @@ pub(crate) async fn run(args: SteadyArgs) -> Result<(), BenchError> {
     let mut measured = MinuteRounds::default();
     for minute in 1..=args.minutes {
         progress.step(format!("minute {minute}: puts and hot reads"));
+        let before = Processors::now(&server.process);
         let (puts, reads) = serve_minute(&args, &server.target, rate).await?;
-        measured.puts.push(puts);
-        measured.reads.push(reads);
+        measured.ours.add(before, Processors::now(&server.process));
+        measured.late_put = measured.late_put.max(puts.late);
+        measured.late_read = measured.late_read.max(reads.late);
+        measured.puts.push(puts.round);
+        measured.reads.push(reads.round);
         progress.step(format!("minute {minute}: raw writer"));
+        let before = Processors::now(&server.process);
         let (path, minute) = (scratch.path().join("raw"), args.minute);
         let written = tokio::task::spawn_blocking(move || raw_writer(&path, BODY_BYTES, rate, minute));
         measured.raw.push(written.await?.map_err(BenchError::at(scratch.path()))?);
+        measured.raws.add(before, Processors::now(&server.process));
     }
     server.process.stop().await;
     drop(progress);
@@ -126,7 +140,7 @@ async fn serve_minute(
     args: &SteadyArgs,
     target: &TargetAccount,
     rate: f64,
-) -> Result<(Round, Round), BenchError> {
+) -> Result<(OpenRound, OpenRound), BenchError> {
     let shape = Shape { body_bytes: BODY_BYTES };
     let (puts, reads) = (workload::named("put-blob", shape)?, workload::named("get-blob", shape)?);
     let mut clients = vec![];
@@ -166,6 +180,13 @@ fn judge(measured: &MinuteRounds, closed: &Round) -> Section {
     section.notes.push(
         "latencies count from the scheduled time; minutes of ours and of the raw writer take turns".into(),
     );
+    for (load, late) in [("puts", measured.late_put), ("hot reads", measured.late_read)] {
+        let late = micros(late.as_secs_f64() * 1e6);
+        section.notes.push(format!("{load}: the load generator itself was up to {late} late"));
+    }
+    for (load, times) in [("puts and hot reads", &measured.ours), ("raw writer", &measured.raws)] {
+        section.notes.push(format!("processors during {load}: {times}"));
+    }
     for (load, rounds) in
         [("puts", &measured.puts), ("hot reads", &measured.reads), ("raw writer", &measured.raw)]
     {
@@ -218,14 +239,23 @@ mod tests {
             (11_000, 24_000, [Some(false), Some(true)]),
             (9_000, 27_000, [Some(true), Some(false)]),
         ] {
-            let measured =
-                MinuteRounds { puts: vec![round([1, put])], reads: vec![round([read])], raw: raw() };
+            let measured = MinuteRounds {
+                puts: vec![round([1, put])],
+                reads: vec![round([read])],
+                raw: raw(),
+                ..MinuteRounds::default()
+            };
             let section = judge(&measured, &Round::default());
             assert_eq!(section.goals.iter().map(|goal| goal.met).collect::<Vec<_>>(), met, "{read} {put}");
         }
         let mut failing = round([1]);
         failing.note(Duration::ZERO, Err("503".into()));
-        let measured = MinuteRounds { puts: vec![failing], reads: vec![round([1])], raw: raw() };
+        let measured = MinuteRounds {
+            puts: vec![failing],
+            reads: vec![round([1])],
+            raw: raw(),
+            ..MinuteRounds::default()
+        };
         assert_eq!(judge(&measured, &Round::default()).goals[0].met, Some(false), "an error is a miss");
     }
 }

@@ -43,33 +43,47 @@ impl Schedule {
     }
 }
 
+/// The requests of one minute.
+#[derive(Default)]
+pub(super) struct OpenRound {
+    pub(super) round: Round,
+    /// The longest time between a request's due time and the moment at which the load generator woke up to
+    /// send it. Requests whose connection was still busy when they were due do not count.
+    pub(super) late: Duration,
+}
+
 /// Sends requests on many connections. Each free connection takes the next request of the schedule.
 pub(super) async fn requests(
     workload: &Arc<dyn Workload>,
     client: &Client,
     connections: usize,
     schedule: Schedule,
-) -> Result<Round, BenchError> {
+) -> Result<OpenRound, BenchError> {
     let next = Arc::new(AtomicU64::new(0));
     let mut running = JoinSet::new();
     for worker in 0..connections {
         let (workload, mut client, next) = (workload.clone(), client.another(), next.clone());
         running.spawn(async move {
-            let mut round = Round::default();
+            let mut done = OpenRound::default();
             while let Some(due) = schedule.due(next.fetch_add(1, Ordering::Relaxed)) {
-                tokio::time::sleep_until(due.into()).await;
-                let i = round.latency.count() + round.errors.values().sum::<u64>();
-                let done = workload.run_one(&mut client, worker, i).await;
-                round.note(due.elapsed(), done.map_err(|failure| failure.to_string()));
+                if Instant::now() < due {
+                    tokio::time::sleep_until(due.into()).await;
+                    done.late = done.late.max(due.elapsed());
+                }
+                let i = done.round.latency.count() + done.round.errors.values().sum::<u64>();
+                let outcome = workload.run_one(&mut client, worker, i).await;
+                done.round.note(due.elapsed(), outcome.map_err(|failure| failure.to_string()));
             }
-            round
+            done
         });
     }
-    let mut total = Round::default();
+    let mut total = OpenRound::default();
     while let Some(done) = running.join_next().await {
-        total.add(&done?);
+        let done = done?;
+        total.round.add(&done.round);
+        total.late = total.late.max(done.late);
     }
-    total.finish(schedule.begin.elapsed());
+    total.round.finish(schedule.begin.elapsed());
     Ok(total)
 }
 
@@ -80,7 +94,7 @@ pub(super) fn requests_on_own_thread(
     client: Client,
     connections: usize,
     schedule: Schedule,
-) -> JoinHandle<Result<Round, BenchError>> {
+) -> JoinHandle<Result<OpenRound, BenchError>> {
     tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(BenchError::Runtime)?;

@@ -2,8 +2,8 @@
 //!
 //! A row's stamps must grow. An existing row's token shows its last stamp. A removed row's stamp is
 //! remembered here, so that a commit with an earlier stamp cannot write the row again. The number of
-//! tombstones is limited: a stamp that is not above the newest forgotten one is refused for every absent row,
-//! and its rule runs again.
+//! tombstones and their age are limited: a stamp that is not above the newest forgotten one is refused for
+//! every absent row, and its rule runs again.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,6 +12,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum number of removals that an engine remembers.
 pub(crate) const MAX_TOMBSTONES: usize = 1 << 16;
+/// A removal that is older than the newest one by this many ticks, one minute, is forgotten. An attempt gets
+/// its stamp shortly before its commit, and a commit waits at most ten seconds in the queue.
+const MAX_AGE_TICKS: u64 = 60 * 10_000_000;
 
 pub(crate) struct Tombstones {
     limit: usize,
@@ -37,7 +40,7 @@ impl Tombstones {
         let hash = xxh3_64(key);
         self.stamps.entry(hash).and_modify(|s| *s = stamp.max(*s)).or_insert(stamp);
         self.order.push_back((hash, stamp));
-        while self.order.len() > self.limit {
+        while self.order.len() > self.limit || self.oldest_age(stamp) > MAX_AGE_TICKS {
             if let Some((hash, stamp)) = self.order.pop_front() {
                 self.floor = self.floor.max(stamp);
                 if self.stamps.get(&hash) == Some(&stamp) {
@@ -45,6 +48,11 @@ impl Tombstones {
                 }
             }
         }
+    }
+
+    /// Returns the ticks from the oldest tombstone's stamp to `stamp`.
+    fn oldest_age(&self, stamp: Stamp) -> u64 {
+        self.order.front().map_or(0, |(_, oldest)| stamp.ticks().saturating_sub(oldest.ticks()))
     }
 
     /// Returns whether a commit with this stamp may write an absent row.
@@ -72,5 +80,21 @@ mod tests {
         tombstones.insert(b"c", at(8));
         // The tombstone of `a` is forgotten, so its stamp is the floor for every row.
         assert!(!tombstones.permits(b"z", at(9)) && tombstones.permits(b"a", at(10)));
+    }
+
+    #[test]
+    fn tombstones_are_forgotten_after_a_minute_of_other_removals() {
+        let at = |ticks| Stamp::from_ticks(100 + ticks);
+        let mut tombstones = Tombstones::new(1000, at(0));
+        tombstones.insert(b"a", at(1));
+        tombstones.insert(b"b", at(2));
+        tombstones.insert(b"c", at(1 + MAX_AGE_TICKS));
+        assert_eq!(tombstones.len(), 3, "none is older than a minute");
+        tombstones.insert(b"d", at(2 + MAX_AGE_TICKS));
+        assert_eq!(tombstones.len(), 3);
+        assert!(!tombstones.permits(b"z", at(1)) && tombstones.permits(b"z", at(2)));
+        assert!(!tombstones.permits(b"b", at(2)) && tombstones.permits(b"b", at(3)));
+        tombstones.insert(b"e", at(10 * MAX_AGE_TICKS));
+        assert_eq!((tombstones.len(), tombstones.stamps.len()), (1, 1));
     }
 }

@@ -33,8 +33,7 @@ trees full [--mib 192] [--trees A,B] [--data DIR]
   --rate                puts of 4 KiB per second
   --flips               flipped bits for each tree, spread over all kinds of file
   --mib                 size of the small file system
-  --trees               lsm-tree (as Lazuli uses it), lsm-tree-views (without early writing of tables),
-                        lsm-tree-locked (also through the tree's lock), rocksdb
+  --trees               lsm-tree (as Lazuli uses it), lsm-tree-locked (reads take the tree's lock), rocksdb
   --data                scratch directory, deleted afterwards (/tmp/trees-data)";
 
 /// The arguments of one run.

@@ -60,8 +60,6 @@ pub const NAMES: &[&str] = &[
     #[cfg(feature = "lsm")]
     "lsm-tree",
     #[cfg(feature = "lsm")]
-    "lsm-tree-views",
-    #[cfg(feature = "lsm")]
     "lsm-tree-locked",
     #[cfg(feature = "rocks")]
     "rocksdb",
@@ -72,11 +70,9 @@ pub fn open(name: &str, dir: &Path, sizes: Sizes) -> Result<Box<dyn Tree>> {
     std::fs::create_dir_all(dir)?;
     Ok(match name {
         #[cfg(feature = "lsm")]
-        "lsm-tree" => Box::new(lsm::Lsm::open(dir, sizes, lsm::Measures::ViewsAndWriteback)?),
+        "lsm-tree" => Box::new(lsm::Lsm::open(dir, sizes, lsm::Access::Views)?),
         #[cfg(feature = "lsm")]
-        "lsm-tree-views" => Box::new(lsm::Lsm::open(dir, sizes, lsm::Measures::Views)?),
-        #[cfg(feature = "lsm")]
-        "lsm-tree-locked" => Box::new(lsm::Lsm::open(dir, sizes, lsm::Measures::None)?),
+        "lsm-tree-locked" => Box::new(lsm::Lsm::open(dir, sizes, lsm::Access::Tree)?),
         #[cfg(feature = "rocks")]
         "rocksdb" => Box::new(rocks::Rocks::open(dir, sizes)?),
         _ => bail!("unknown tree {name:?}"),

@@ -1,9 +1,5 @@
 //! `lsm-tree`, with the options of Lazuli's store.
 
-// The store's own file, so that the same code is measured.
-#[path = "../../../../crates/store/src/embedded/writeback.rs"]
-mod writeback;
-
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,23 +17,22 @@ use lsm_tree::{
 
 use super::{Sizes, Tree};
 use crate::rows::Row;
-use writeback::Writeback;
 
 /// Commits wait while more sealed memtables or runs of the first level than this exist, as in Lazuli.
 const MAX_SEALED: usize = 2;
 const MAX_RUNS: usize = 24;
+/// Commits wait while the active memtable has this many times its usual size, as in Lazuli.
+const MAX_GROWTH: u64 = 3;
 /// Readers are done with a snapshot after this time. The store tracks its snapshots instead.
 const SNAPSHOT_AGE: Duration = Duration::from_secs(1);
 
-/// The measures of decision 0029 that a tree is used with.
+/// How reads and inserts find memtables and tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Measures {
-    /// Reads and inserts go through the tree, which guards its list of tables with a lock.
-    None,
-    /// Reads and inserts use copies of the list.
+pub enum Access {
+    /// Through the tree, which guards its list with a lock.
+    Tree,
+    /// Through copies of the list, as in Lazuli (decision 0029).
     Views,
-    /// New tables are also written to the disk before they are complete.
-    ViewsAndWriteback,
 }
 
 type Find = dyn Fn(&[u8], SeqNo) -> lsm_tree::Result<Option<InternalValue>> + Send + Sync;
@@ -46,6 +41,8 @@ type Find = dyn Fn(&[u8], SeqNo) -> lsm_tree::Result<Option<InternalValue>> + Se
 struct View {
     active: Arc<Memtable>,
     sealed: Option<Arc<Memtable>>,
+    /// Runs in the first level.
+    level0_runs: usize,
     /// Looks in all tables. The type of a run has no public name.
     find_in_tables: Box<Find>,
 }
@@ -58,6 +55,7 @@ impl View {
         Self {
             active: latest.active_memtable.clone(),
             sealed,
+            level0_runs: version.level(0).map_or(0, |level| level.run_count()),
             find_in_tables: Box::new(move |key, seqno| {
                 let hash = Filter::get_hash(key);
                 for table in runs.iter().filter_map(|run| run.get_for_key(key)) {
@@ -82,8 +80,7 @@ impl View {
 
 pub struct Lsm {
     tree: AnyTree,
-    measures: Measures,
-    writeback: Arc<Writeback>,
+    access: Access,
     sequence: SequenceNumberCounter,
     /// Readers see operations below this number.
     published: AtomicU64,
@@ -93,11 +90,11 @@ pub struct Lsm {
     /// Held while the view is replaced.
     changing: Mutex<()>,
     older: Mutex<(Instant, SeqNo, SeqNo)>,
-    table_bytes: u64,
+    sizes: Sizes,
 }
 
 impl Lsm {
-    pub fn open(dir: &Path, sizes: Sizes, measures: Measures) -> Result<Self> {
+    pub fn open(dir: &Path, sizes: Sizes, access: Access) -> Result<Self> {
         let sequence = SequenceNumberCounter::default();
         let tree = Config::new(dir, sequence.clone(), SequenceNumberCounter::default())
             .use_cache(Arc::new(Cache::with_capacity_bytes(sizes.cache_bytes as u64)))
@@ -106,22 +103,16 @@ impl Lsm {
             .open()?;
         let next = tree.get_highest_persisted_seqno().map_or(1, |last| last + 1);
         sequence.set(next);
-        let writeback = Arc::new(Writeback::new(writeback::tables_of(dir)));
-        if measures == Measures::ViewsAndWriteback {
-            let (writeback, tree) = (writeback.clone(), tree.clone());
-            std::thread::spawn(move || writeback.run(|| tree.next_table_id()));
-        }
         Ok(Self {
             view: ArcSwap::from_pointee(View::capture(&tree, None)),
             tree,
-            measures,
-            writeback,
+            access,
             sequence,
             published: AtomicU64::new(next),
             inserting: Mutex::new(()),
             changing: Mutex::new(()),
             older: Mutex::new((Instant::now(), 0, next)),
-            table_bytes: sizes.table_bytes,
+            sizes,
         })
     }
 
@@ -146,9 +137,9 @@ impl Lsm {
 impl Tree for Lsm {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let snapshot = self.snapshot();
-        Ok(match self.measures {
-            Measures::None => self.tree.get(key, snapshot)?.map(|value| value.to_vec()),
-            _ => self.view.load().get(key, snapshot)?,
+        Ok(match self.access {
+            Access::Tree => self.tree.get(key, snapshot)?.map(|value| value.to_vec()),
+            Access::Views => self.view.load().get(key, snapshot)?,
         })
     }
 
@@ -165,11 +156,11 @@ impl Tree for Lsm {
         let seqno = self.sequence.next();
         let view = self.view.load();
         for (key, value) in rows {
-            match self.measures {
-                Measures::None => {
+            match self.access {
+                Access::Tree => {
                     self.tree.insert(key.as_slice(), value.as_slice(), seqno);
                 }
-                _ => {
+                Access::Views => {
                     view.active.insert(InternalValue::from_components(
                         key.as_slice(),
                         value.as_slice(),
@@ -194,9 +185,7 @@ impl Tree for Lsm {
             return Ok(());
         }
         drop(self.inserting.lock());
-        let writing = self.writeback.begin(self.tree.next_table_id());
         self.tree.flush(&self.tree.get_flush_lock(), self.watermark())?;
-        drop(writing);
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.replace_view(None));
         Ok(())
@@ -204,10 +193,8 @@ impl Tree for Lsm {
 
     fn compact(&self) -> Result<bool> {
         let before = self.tree.current_version().id();
-        let strategy = Leveled::default().with_table_target_size(self.table_bytes);
-        let writing = self.writeback.begin(self.tree.next_table_id());
+        let strategy = Leveled::default().with_table_target_size(self.sizes.table_bytes);
         self.tree.compact(Arc::new(strategy), self.watermark())?;
-        drop(writing);
         let is_changed = self.tree.current_version().id() != before;
         if is_changed {
             let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,19 +206,21 @@ impl Tree for Lsm {
     }
 
     fn is_behind(&self) -> bool {
-        self.tree.sealed_memtable_count() > MAX_SEALED || self.tree.l0_run_count() > MAX_RUNS
+        match self.access {
+            Access::Tree => {
+                self.tree.sealed_memtable_count() > MAX_SEALED || self.tree.l0_run_count() > MAX_RUNS
+            }
+            Access::Views => {
+                let view = self.view.load();
+                view.level0_runs > MAX_RUNS || view.active.size() > MAX_GROWTH * self.sizes.memtable_bytes
+            }
+        }
     }
 
     fn compact_all(&self) -> Result<()> {
-        self.tree.major_compact(self.table_bytes, self.snapshot())?;
+        self.tree.major_compact(self.sizes.table_bytes, self.snapshot())?;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         self.replace_view(None);
         Ok(())
-    }
-}
-
-impl Drop for Lsm {
-    fn drop(&mut self) {
-        self.writeback.close();
     }
 }

@@ -251,6 +251,11 @@ impl AccountDirectory {
         self.shared.reserved.lock().len()
     }
 
+    /// Returns the names of all accounts, sorted.
+    pub fn names(&self) -> Vec<String> {
+        self.shared.accounts.read().keys().cloned().collect()
+    }
+
     /// Returns the number of accounts.
     pub fn len(&self) -> usize {
         self.shared.accounts.read().len()

@@ -42,7 +42,8 @@ fn lease(
     let blob = blob.filter(|blob| blob.is_present(now)).ok_or_else(not_found)?;
     preconditions.admit_lease_action(&blob)?;
     check_no_pending_copy(&blob)?;
-    let applied = blob.lease.apply(action, now).map_err(|refusal| Refusal::lease(refusal, Leased::Blob))?;
+    let applied = blob.lease.apply(action, now);
+    let applied = applied.map_err(|refusal| Refusal::leased(refusal, Leased::Blob, &blob.lease, now))?;
     Ok((Blob { lease: applied.lease, ..blob }, applied))
 }
 

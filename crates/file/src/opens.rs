@@ -44,6 +44,7 @@ use crate::lock_order::{Rank, Ranked};
 
 pub use admission::Admission;
 pub(crate) use listing::is_below;
+pub use listing::{SurveyedFile, letters};
 pub use opening::Removal;
 pub(crate) use state::FileState;
 pub use types::{

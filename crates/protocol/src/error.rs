@@ -12,6 +12,7 @@ use std::fmt;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
+use crate::conflict::{Attached, Conflict};
 use crate::version::Version;
 
 pub use code::ErrorCode;
@@ -28,6 +29,7 @@ pub struct Refusal {
     message: Cow<'static, str>,
     details: Vec<(&'static str, String)>,
     headers: Vec<(HeaderName, HeaderValue)>,
+    conflict: Attached,
 }
 
 impl Refusal {
@@ -39,7 +41,19 @@ impl Refusal {
             message: Cow::Borrowed(code.message()),
             details: Vec::new(),
             headers: Vec::new(),
+            conflict: Attached(None),
         }
+    }
+
+    /// Attaches what the rule has compared, for operators. Never part of the reply.
+    pub fn with_conflict(mut self, conflict: Conflict) -> Self {
+        self.conflict = Attached(Some(Box::new(conflict)));
+        self
+    }
+
+    /// Returns what the rule has compared.
+    pub fn conflict(&self) -> Option<&Conflict> {
+        self.conflict.0.as_deref()
     }
 
     /// Makes the answer to a conditional read if the client's copy is current: 304 without a body.

@@ -5,9 +5,11 @@
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lazuli_concurrency::lease::Applied;
 use lazuli_concurrency::{
-    BreakPeriod, ConditionRefusal, FileLeaseAction, LeaseAction, LeaseDuration, LeaseId, LeaseRefusal,
+    BreakPeriod, ConditionRefusal, Conditions, FileLeaseAction, Lease, LeaseAction, LeaseDuration, LeaseId,
+    LeaseRefusal, Timestamp, Validators,
 };
 
+use crate::conflict::Conflict;
 use crate::error::{ErrorCode, Refusal};
 use crate::header::Headers;
 use crate::request::Response;
@@ -165,6 +167,23 @@ impl Refusal {
     }
 }
 
+impl Refusal {
+    /// Refuses a request whose conditions do not hold for the current version.
+    pub fn unmet(refusal: ConditionRefusal, conditions: &Conditions, current: Option<Validators>) -> Self {
+        match refusal {
+            ConditionRefusal::ConditionNotMet | ConditionRefusal::AlreadyExists => {
+                Self::from(refusal).with_conflict(Conflict::of_conditions(conditions, current))
+            }
+            _ => refusal.into(),
+        }
+    }
+
+    /// Refuses a lease action, or an operation on a leased resource, and attaches the state of the lease.
+    pub fn leased(refusal: LeaseRefusal, leased: Leased, lease: &Lease, now: Timestamp) -> Self {
+        Self::lease(refusal, leased).with_conflict(Conflict::of_lease(lease, now))
+    }
+}
+
 /// The answer to a failed condition. `AlreadyExists` is answered for blobs; the file service has its own
 /// answer.
 impl From<ConditionRefusal> for Refusal {
@@ -185,6 +204,7 @@ impl From<ConditionRefusal> for Refusal {
 mod tests {
     use super::*;
     use http::{HeaderName, HeaderValue};
+    use lazuli_concurrency::{ETag, ETagPattern, Stamp};
 
     const GENERATED: LeaseId = LeaseId::from_bytes([9; 16]);
     const A: LeaseId = LeaseId::from_bytes([0xaa; 16]);
@@ -203,6 +223,23 @@ mod tests {
             .map(|(name, value)| (format!("x-ms-{name}"), ids(value)))
             .map(|(name, value)| (HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap()))
             .collect()
+    }
+
+    #[test]
+    fn unmet_condition_names_both_versions_to_operators_only() {
+        let current = Validators {
+            etag: ETag::from_stamp(Stamp::from_ticks(2)),
+            last_modified: Timestamp::from_unix_seconds(7),
+        };
+        let conditions =
+            Conditions { if_match: Some(ETagPattern::parse("\"0x1\"")), ..Conditions::default() };
+        let refusal = Refusal::unmet(ConditionRefusal::ConditionNotMet, &conditions, Some(current));
+        let conflict = refusal.conflict().unwrap();
+        assert_eq!(conflict.condition, Some("If-Match"));
+        assert_eq!(conflict.given.as_deref(), Some("\"0x1\""));
+        assert_eq!(conflict.current.as_deref(), Some("\"0x2\""));
+        assert_eq!(conflict.last_modified, Some(current.last_modified));
+        assert_eq!(refusal, Refusal::new(ErrorCode::ConditionNotMet), "the client sees no difference");
     }
 
     #[test]

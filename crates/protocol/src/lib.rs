@@ -3,6 +3,7 @@
 
 pub mod account;
 pub mod address;
+pub mod conflict;
 pub mod cors;
 pub mod date;
 pub mod digest;
@@ -30,6 +31,7 @@ pub mod service;
 pub mod source;
 pub mod structured;
 pub mod version;
+pub mod watch;
 pub mod xml;
 
 pub use account::{Account, Key};

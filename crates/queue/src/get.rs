@@ -1,13 +1,17 @@
 //! Get Messages and Peek Messages.
 
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
 use http::StatusCode;
+use http::header::USER_AGENT;
 use lazuli_concurrency::{Span, Timestamp};
+use lazuli_protocol::watch::{MessageEvent, Observer};
 use lazuli_protocol::{Query, Refusal, Request, Response, Version, names};
 use lazuli_service::run_to_completion;
 use lazuli_store::{Change, Decision, Mutation, Reads, RowPosition, SpaceId, View};
+use uuid::Uuid;
 
 use crate::candidates::{CandidateCache, MAX_READY, floor_value};
 use crate::document::{self, ReplyTo};
@@ -37,14 +41,22 @@ impl QueueService {
         names::check_queue(&request.container)?;
         let wanted = number_of_messages(&request.query)?;
         let timeout = visibility_timeout(&request.query, request.version)?;
+        let consumer = (!self.watch.interest().is_none()).then(|| Consumer::of(&request));
         let (service, account, name) = (self.clone(), request.account, request.container);
         run_to_completion(async move {
-            service.in_queue(&account, &name, |space| service.get(space, wanted, timeout)).await
+            let get = |space| service.get(space, wanted, timeout, consumer.as_ref());
+            service.in_queue(&account, &name, get).await
         })
         .await
     }
 
-    async fn get(&self, space: SpaceId, wanted: usize, timeout: Span) -> Result<Response, Refusal> {
+    async fn get(
+        &self,
+        space: SpaceId,
+        wanted: usize,
+        timeout: Span,
+        consumer: Option<&Consumer>,
+    ) -> Result<Response, Refusal> {
         let cache = self.candidates.of(space);
         let mut got: Messages = vec![];
         for round in 1..=MAX_ROUNDS {
@@ -62,6 +74,9 @@ impl QueueService {
                 Err(_) if !got.is_empty() => break,
                 Err(refusal) => return Err(refusal),
             }
+        }
+        if let Some((consumer, observer)) = consumer.zip(self.watch.observer()) {
+            consumer.announce(space, &got, observer);
         }
         Ok(document::list(StatusCode::OK, space, &got, ReplyTo::Get))
     }
@@ -128,6 +143,47 @@ impl QueueService {
             cache.discard(&gone);
         }
         Ok(document::list(StatusCode::OK, space, &seen, ReplyTo::Peek))
+    }
+}
+
+/// The client of a request that gets messages, for observers.
+struct Consumer {
+    account: String,
+    queue: String,
+    request_id: Uuid,
+    peer: IpAddr,
+    agent: Option<String>,
+    at: Timestamp,
+}
+
+impl Consumer {
+    fn of(request: &Request) -> Self {
+        let agent = request.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+        Self {
+            account: request.account.name.clone(),
+            queue: request.container.clone(),
+            request_id: request.request_id,
+            peer: request.peer,
+            agent: agent.map(str::to_owned),
+            at: request.now,
+        }
+    }
+
+    /// Sends an event for each message.
+    fn announce(&self, space: SpaceId, got: &Messages, observer: &dyn Observer) {
+        for (slot, message) in got {
+            observer.got(MessageEvent {
+                account: self.account.clone(),
+                queue: self.queue.clone(),
+                request_id: self.request_id,
+                peer: self.peer,
+                agent: self.agent.clone(),
+                message: message.id().to_guid(space).to_string(),
+                at: self.at,
+                visible_at: slot.visible_at,
+                dequeue_count: message.dequeue_count,
+            });
+        }
     }
 }
 

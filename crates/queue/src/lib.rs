@@ -26,6 +26,7 @@ mod record;
 mod restore;
 mod rows;
 mod slot;
+mod survey;
 mod update;
 
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use lazuli_account::AccountDirectory;
 use lazuli_concurrency::{Pace, Span};
 use lazuli_generations::{Generations, Swept};
 use lazuli_protocol::policy::AccessPolicy;
+use lazuli_protocol::watch::RequestWatch;
 use lazuli_protocol::{Account, ErrorCode, Operation, Refusal, Request, Response, Service};
 use lazuli_service::Rows;
 use lazuli_store::{Decision, Reads, SpaceId, Store, View};
@@ -44,6 +46,7 @@ use expiry::ExpiryWatch;
 use record::Queue;
 
 pub use rows::QueueRows;
+pub use survey::{MessageState, SurveyedMessage};
 
 /// Maximum time from the moment a message is given its slot to its commit. A later commit is refused. So
 /// nothing appears in a slot that became visible longer ago than this.
@@ -59,6 +62,7 @@ pub struct QueueService {
     queues: Generations<Queue>,
     candidates: Arc<CandidateCaches>,
     expiry: Arc<ExpiryWatch>,
+    watch: Arc<RequestWatch>,
 }
 
 impl QueueService {
@@ -67,7 +71,14 @@ impl QueueService {
         let expiry = Arc::new(ExpiryWatch::new(store.now()));
         let queues = Generations::new(store.clone(), accounts);
         let rows = Rows::new(store.clone(), ErrorCode::QueueNotFound);
-        Self { store, rows, queues, candidates: Arc::default(), expiry }
+        Self { store, rows, queues, candidates: Arc::default(), expiry, watch: Arc::default() }
+    }
+
+    /// Sends events about consumers to an observer.
+    #[must_use]
+    pub fn with_watch(mut self, watch: Arc<RequestWatch>) -> Self {
+        self.watch = watch;
+        self
     }
 
     /// Returns the number of transaction attempts that had to be repeated.

@@ -6,6 +6,7 @@
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use lazuli_concurrency::Span;
+use lazuli_protocol::conflict::Conflict;
 use lazuli_protocol::{ErrorCode, Refusal, Request, Response, date, names};
 use lazuli_service::run_to_completion;
 use lazuli_store::{Change, Decision, Mutation, Reads, SpaceId, View};
@@ -47,15 +48,22 @@ impl MessageAddress {
 
 /// Returns the message with the given id, if it is still in the given slot.
 fn current_message<'a>(view: &'a View<'_>, id: MessageId, slot: Slot) -> Result<Message<'a>, Refusal> {
-    let row = view.row(&keys::message(slot)).ok_or(ErrorCode::MessageNotFound)?;
+    let row = view.row(&keys::message(slot)).ok_or_else(|| late(slot, ErrorCode::MessageNotFound))?;
     let message = Message::decode(&row.value)?;
     if message.id() != id {
-        return Err(ErrorCode::PopReceiptMismatch.into());
+        return Err(late(slot, ErrorCode::PopReceiptMismatch));
     }
     if message.has_expired(view.now) {
         return Err(ErrorCode::MessageNotFound.into());
     }
     Ok(message)
+}
+
+/// Returns the refusal of a receipt that is no longer valid. The receipt says until when it was.
+fn late(slot: Slot, code: ErrorCode) -> Refusal {
+    let conflict =
+        Conflict { condition: Some("popreceipt"), lease_ended: Some(slot.visible_at), ..Conflict::default() };
+    Refusal::new(code).with_conflict(conflict)
 }
 
 impl QueueService {

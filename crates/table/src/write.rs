@@ -5,7 +5,8 @@
 
 use http::header::{ETAG, LOCATION};
 use http::{HeaderMap, StatusCode};
-use lazuli_concurrency::{ETagPattern, Stamp, TableETag};
+use lazuli_concurrency::{ETagPattern, Stamp, TableETag, Timestamp};
+use lazuli_protocol::conflict::Conflict;
 use lazuli_protocol::{ErrorCode, Headers, Operation, Query, Refusal, Request, Response, Version};
 use lazuli_service::reply::put;
 use lazuli_store::{Change, Decision, Mutation, Reads, Row};
@@ -51,6 +52,12 @@ pub(crate) struct LinkBase<'a> {
     pub(crate) endpoint: &'a str,
     pub(crate) account: &'a str,
     pub(crate) table: &'a str,
+}
+
+/// Returns the ETag and the time of the version in a row.
+fn version(row: &Row) -> (String, Timestamp) {
+    let tag = TableETag::from(row.token.0);
+    (tag.to_string(), tag.timestamp())
 }
 
 impl WriteAction {
@@ -116,12 +123,16 @@ impl<'a> Write<'a> {
     /// Applies the write to the current row. Refuses the write if its condition does not hold.
     pub(crate) fn apply(&self, current: Option<&Row>) -> Result<Mutation, Refusal> {
         match (self.action, &self.condition, current) {
-            (WriteAction::Insert, _, Some(_)) => return Err(ErrorCode::EntityAlreadyExists.into()),
+            (WriteAction::Insert, _, Some(row)) => {
+                let conflict = Conflict::of_version(version(row));
+                return Err(Refusal::new(ErrorCode::EntityAlreadyExists).with_conflict(conflict));
+            }
             (WriteAction::Delete, _, None) | (_, Some(_), None) => {
                 return Err(ErrorCode::ResourceNotFound.into());
             }
             (_, Some(condition), Some(row)) if !condition.matches(&row.token.0.into()) => {
-                return Err(ErrorCode::UpdateConditionNotSatisfied.into());
+                let conflict = Conflict::of_etag("If-Match", condition, Some(version(row)));
+                return Err(Refusal::new(ErrorCode::UpdateConditionNotSatisfied).with_conflict(conflict));
             }
             _ => {}
         }

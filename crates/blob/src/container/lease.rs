@@ -13,9 +13,12 @@ impl BlobService {
         let action = lease_action(&request.headers, request.version, fresh_lease_id())?;
         let conditions = Preconditions::of_write(&request)?.conditions;
         let changed = self.change_container(&request, |container, view| {
-            conditions.evaluate_write(container.validators())?;
+            let current = container.validators();
+            let checked = conditions.evaluate_write(current);
+            checked.map_err(|refusal| Refusal::unmet(refusal, &conditions, Some(current)))?;
             let applied = container.lease.apply(action, view.now);
-            let applied = applied.map_err(|refusal| Refusal::lease(refusal, Leased::Container))?;
+            let applied = applied
+                .map_err(|refusal| Refusal::leased(refusal, Leased::Container, &container.lease, view.now))?;
             container.lease = applied.lease;
             Ok((applied, applied.valid_until))
         });

@@ -76,7 +76,8 @@ impl Preconditions {
         if !fits(blob.kind) {
             return Err(ErrorCode::InvalidBlobType.into());
         }
-        self.conditions.evaluate_read(blob.validators(), read_rules(version))?;
+        let checked = self.conditions.evaluate_read(blob.validators(), read_rules(version));
+        checked.map_err(|refusal| Refusal::unmet(refusal, &self.conditions, Some(blob.validators())))?;
         self.check_tags(Some(blob))
     }
 
@@ -104,7 +105,8 @@ impl Preconditions {
 
     /// Checks the conditions of a write to an existing blob.
     pub(crate) fn check_conditions(&self, blob: &Blob) -> Result<(), Refusal> {
-        self.conditions.evaluate_write(blob.validators())?;
+        let checked = self.conditions.evaluate_write(blob.validators());
+        checked.map_err(|refusal| Refusal::unmet(refusal, &self.conditions, Some(blob.validators())))?;
         self.check_tags(Some(blob))
     }
 
@@ -129,7 +131,9 @@ impl Preconditions {
     /// Checks the conditions of a write that creates or replaces a blob. A blob with only staged blocks can
     /// be leased, but it does not exist for conditions, so it is not `live`.
     pub(crate) fn check_creation(&self, live: Option<&Blob>, by_holder: bool) -> Result<(), Refusal> {
-        self.conditions.evaluate_create(live.map(Blob::validators), by_holder)?;
+        let current = live.map(Blob::validators);
+        let checked = self.conditions.evaluate_create(current, by_holder);
+        checked.map_err(|refusal| Refusal::unmet(refusal, &self.conditions, current))?;
         self.check_tags(live)
     }
 
@@ -160,7 +164,8 @@ impl Preconditions {
         now: Timestamp,
     ) -> Result<Option<Timestamp>, Refusal> {
         let admission = admit_container(container, access, self.lease_id, now)?;
-        self.conditions.evaluate_write(container.validators())?;
+        let checked = self.conditions.evaluate_write(container.validators());
+        checked.map_err(|refusal| Refusal::unmet(refusal, &self.conditions, Some(container.validators())))?;
         Ok(admission.valid_until)
     }
 
@@ -176,7 +181,7 @@ impl Preconditions {
         let lease = present.map_or(Lease::AVAILABLE, |blob| blob.lease);
         let id = self.lease_id.filter(|_| present.is_some() || !self.ignore_lease_id_if_missing);
         let admission = lease.admits(access, id, now);
-        let admission = admission.map_err(|refusal| Refusal::lease(refusal, Leased::Blob))?;
+        let admission = admission.map_err(|refusal| Refusal::leased(refusal, Leased::Blob, &lease, now))?;
         let ends = [admission.valid_until, present.and_then(Blob::expires_at)];
         Ok(Admission { valid_until: ends.into_iter().flatten().min(), ..admission })
     }
@@ -199,7 +204,7 @@ pub(crate) fn admit_container(
     now: Timestamp,
 ) -> Result<Admission, Refusal> {
     let admission = container.lease.admits(access, id, now);
-    admission.map_err(|refusal| Refusal::lease(refusal, Leased::Container))
+    admission.map_err(|refusal| Refusal::leased(refusal, Leased::Container, &container.lease, now))
 }
 
 /// Returns how a version combines the conditions of a read.

@@ -115,9 +115,9 @@ impl Admission {
                 self.flush = Some(file);
                 Err(ErrorCode::ClientCacheFlushDelay.into())
             }
-            Err(Denied::DeletePending) => Err(ErrorCode::SMBDeletePending.into()),
-            Err(Denied::Sharing) => Err(ErrorCode::SharingViolation.into()),
-            Err(Denied::Locked) => Err(ErrorCode::FileLockConflict.into()),
+            Err(Denied::DeletePending) => Err(self.table.blocked(file, ErrorCode::SMBDeletePending)),
+            Err(Denied::Sharing) => Err(self.table.blocked(file, ErrorCode::SharingViolation)),
+            Err(Denied::Locked) => Err(self.table.blocked(file, ErrorCode::FileLockConflict)),
         }
     }
 
@@ -137,7 +137,7 @@ impl Admission {
     /// Refuses a file that is marked for deletion, even if it has buffered writes.
     pub fn check_stays(&self, file: FileKey) -> Result<(), Refusal> {
         match self.table.is_delete_pending(file) {
-            true => Err(ErrorCode::SMBDeletePending.into()),
+            true => Err(self.table.blocked(file, ErrorCode::SMBDeletePending)),
             false => Ok(()),
         }
     }

@@ -2,12 +2,21 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use lazuli_concurrency::FileAccess;
+use lazuli_protocol::conflict::{BlockingOpen, Conflict};
+use lazuli_protocol::{ErrorCode, Refusal};
 use lazuli_store::SpaceId;
 
 use crate::opens::OpenTable;
+use crate::opens::state::Open;
 use crate::opens::types::{Handle, OpenId, OpenLocation};
 use crate::tree::record::NodeId;
 use crate::tree::spot::FileKey;
+
+/// Maximum number of opens that a refusal names.
+const MAX_NAMED_OPENS: usize = 4;
+/// Maximum number of opens of one file that a survey lists.
+const MAX_SURVEYED_OPENS: usize = 256;
 
 impl OpenTable {
     /// Lists the matching files that have writes to commit.
@@ -77,6 +86,48 @@ impl OpenTable {
         found.into_values().collect()
     }
 
+    /// Lists up to `limit` files that have opens, with their opens and locks. For operators.
+    pub fn survey(&self, limit: usize) -> Vec<SurveyedFile> {
+        let mut found = vec![];
+        for shard in self.all_shards() {
+            for (file, state) in shard.iter().filter(|(_, state)| state.has_opens()) {
+                if found.len() >= limit {
+                    return found;
+                }
+                let handle = |(number, open): (u64, &Open)| Handle {
+                    id: OpenId { file: *file, number },
+                    mode: open.mode,
+                    client: open.client.clone(),
+                    place: state.place.clone(),
+                    opened: open.opened,
+                };
+                found.push(SurveyedFile {
+                    file: *file,
+                    place: state.place.clone(),
+                    opens: state.opens().take(MAX_SURVEYED_OPENS).map(handle).collect(),
+                    locks: state.locks().len(),
+                    is_delete_pending: state.is_delete_pending(),
+                });
+            }
+        }
+        found
+    }
+
+    /// Refuses a request because of the opens of a file, and attaches them.
+    pub(super) fn blocked(&self, file: FileKey, code: ErrorCode) -> Refusal {
+        let opens = self.peek(file, |state| {
+            let open = |(_, open): (u64, &Open)| BlockingOpen {
+                peer: open.client.ip,
+                name: open.client.name.clone(),
+                access: letters(open.mode.access),
+                shared: letters(open.mode.share),
+                since: open.opened,
+            };
+            state.opens().take(MAX_NAMED_OPENS).map(open).collect()
+        });
+        Refusal::new(code).with_conflict(Conflict { opens: opens.unwrap_or_default(), ..Conflict::default() })
+    }
+
     /// Lists the open files of a share at or below a folded path. Opens of snapshots do not count: they never
     /// move.
     pub(super) fn open_below(&self, space: SpaceId, path: &str) -> Vec<FileKey> {
@@ -91,6 +142,27 @@ impl OpenTable {
         }
         found
     }
+}
+
+/// A file that has opens.
+#[derive(Clone, Debug)]
+pub struct SurveyedFile {
+    /// The file.
+    pub file: FileKey,
+    /// The location of the file.
+    pub place: OpenLocation,
+    /// The opens of the file, up to a limit.
+    pub opens: Vec<Handle>,
+    /// Number of byte-range locks.
+    pub locks: usize,
+    /// Whether the file is deleted at its last close.
+    pub is_delete_pending: bool,
+}
+
+/// Returns the letters of an access: r, w and d.
+pub fn letters(access: FileAccess) -> String {
+    let all = [(FileAccess::READ, 'r'), (FileAccess::WRITE, 'w'), (FileAccess::DELETE, 'd')];
+    all.into_iter().filter(|(part, _)| access.contains(*part)).map(|(_, letter)| letter).collect()
 }
 
 /// Returns whether a folded path is `directory` or lies below it.

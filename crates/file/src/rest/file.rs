@@ -4,6 +4,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use lazuli_concurrency::{ByteRange, ConditionRefusal, Conditions, FileLease, FileUse, LeaseId};
 use lazuli_extents::Content;
+use lazuli_protocol::conflict::Conflict;
 use lazuli_protocol::lease::lease_id;
 use lazuli_protocol::request::Caller;
 use lazuli_protocol::{ErrorCode, Headers, Metadata, Refusal, Request, Response, Version};
@@ -114,7 +115,7 @@ impl FileService {
         let changed = self.write_child(&spot, FileUse::Write, |view, old| {
             let mut node = existing_file(old)?;
             let lease = admit_write(&node, id)?;
-            conditions.evaluate_write(node.validators())?;
+            check_write(&conditions, &node)?;
             check_writable(&node)?;
             node.metadata = metadata.clone();
             node.touch(view.stamp, view.now);
@@ -138,7 +139,7 @@ impl FileService {
         let deleted = self.change_child(&spot, FileUse::Delete, |_, old| {
             let node = existing_file(old)?;
             admit_write(&node, id)?;
-            conditions.evaluate_write(node.validators())?;
+            check_write(&conditions, &node)?;
             check_writable(&node)?;
             released = extent_bytes(&node);
             Ok(None)
@@ -164,9 +165,18 @@ pub(crate) fn check_create(
 ) -> Result<(), Refusal> {
     let judged = conditions.evaluate_create(old.map(Node::validators), by_holder);
     judged.map_err(|refusal| match refusal {
-        ConditionRefusal::AlreadyExists => ErrorCode::ResourceAlreadyExists.into(),
-        refusal => refusal.into(),
+        ConditionRefusal::AlreadyExists => {
+            let conflict = Conflict::of_conditions(conditions, old.map(Node::validators));
+            Refusal::new(ErrorCode::ResourceAlreadyExists).with_conflict(conflict)
+        }
+        refusal => Refusal::unmet(refusal, conditions, old.map(Node::validators)),
     })
+}
+
+/// Evaluates the conditions on a file to change.
+fn check_write(conditions: &Conditions, node: &Node) -> Result<(), Refusal> {
+    let checked = conditions.evaluate_write(node.validators());
+    checked.map_err(|refusal| Refusal::unmet(refusal, conditions, Some(node.validators())))
 }
 
 /// Parses the content headers in a request.

@@ -151,7 +151,7 @@ impl FileService {
         share
             .lease
             .admits(Access::Read, id, now)
-            .map_err(|refusal| Refusal::lease(refusal, Leased::Container))?;
+            .map_err(|refusal| Refusal::leased(refusal, Leased::Container, &share.lease, now))?;
         Ok((share, now))
     }
 
@@ -169,8 +169,9 @@ impl FileService {
             let admission = share
                 .lease
                 .admits(Access::Write, id, view.now)
-                .map_err(|refusal| Refusal::lease(refusal, Leased::Container))?;
-            conditions.evaluate_write(share.validators())?;
+                .map_err(|refusal| Refusal::leased(refusal, Leased::Container, &share.lease, view.now))?;
+            let checked = conditions.evaluate_write(share.validators());
+            checked.map_err(|refusal| Refusal::unmet(refusal, &conditions, Some(share.validators())))?;
             change(share, view);
             share.lease = admission.lease;
             share.touch(view.stamp, view.now);
@@ -217,6 +218,7 @@ pub(crate) fn admit_manage(
     now: Timestamp,
 ) -> Result<Option<Timestamp>, Refusal> {
     let admission = share.lease.admits(Access::Manage, id, now);
-    let admission = admission.map_err(|refusal| Refusal::lease(refusal, Leased::Container))?;
+    let admission =
+        admission.map_err(|refusal| Refusal::leased(refusal, Leased::Container, &share.lease, now))?;
     Ok(admission.valid_until)
 }

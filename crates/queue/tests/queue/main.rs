@@ -12,4 +12,5 @@ mod race;
 mod restart;
 mod sas;
 mod support;
+mod survey;
 mod update;

@@ -16,11 +16,11 @@ impl FileService {
         let conditions = request.headers.conditions()?;
         conditions.check_write()?;
         let mut rule = |share: &mut crate::tree::record::Share, view: &lazuli_store::View<'_>| {
-            conditions.evaluate_write(share.validators())?;
-            let applied: Applied = share
-                .lease
-                .apply(action, view.now)
-                .map_err(|refusal| Refusal::lease(refusal, Leased::Container))?;
+            let checked = conditions.evaluate_write(share.validators());
+            checked.map_err(|refusal| Refusal::unmet(refusal, &conditions, Some(share.validators())))?;
+            let applied = share.lease.apply(action, view.now);
+            let applied: Applied = applied
+                .map_err(|refusal| Refusal::leased(refusal, Leased::Container, &share.lease, view.now))?;
             share.lease = applied.lease;
             Ok((applied, applied.valid_until))
         };

@@ -16,7 +16,7 @@ APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Cargo's target folder may be elsewhere, so ask cargo for it.
 BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
 
-.PHONY: help serve test test-core test-build test-rust test-clients test-java test-go test-smb test-packages test-flips test-cancel static lint deny install dist bench bench-smb fuzz clean
+.PHONY: help serve test test-core test-build test-rust test-clients test-console test-java test-go test-smb test-packages test-flips test-cancel static lint deny install dist bench bench-smb fuzz clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ serve: ## Build and run on the embedded default: data in ./lazuli-data, ports 10
 
 # The parts of `make test`, in order, with their names in its summary.
 PARTS := 'test-build=build, lint and docs' 'test-rust=Rust tests' 'test-clients=Python and Node clients' \
-  'test-java=Java clients' 'test-go=Go clients' 'test-smb=smbtorture' 'test-packages=packages and README snippets'
+  'test-console=console' 'test-java=Java clients' 'test-go=Go clients' 'test-smb=smbtorture' 'test-packages=packages and README snippets'
 
 test: ## Install what the tests need, then lint and test everything; prints the seconds of each part
 	@$(PYTHON) tests/parts.py $(MAKE) $(PARTS)
@@ -58,6 +58,19 @@ test-go: $(VENV)/installed binary ## Every operation by the Go clients, if Go 1.
 	  echo "Left out the Go clients: $$(go env GOVERSION) is older than 1.25"; \
 	else LAZULI=$(BIN)/debug/lazuli $(VENV)/bin/python tests/clients/run_with_server.py \
 	    go test -C tests/clients/go -count=1 -v ./...; fi
+
+CONSOLE := target/console
+test-console: $(CONSOLE)/installed binary ## The console: its API and its page in Debian's Chromium, with SDK clients at the same time
+	LAZULI=$(BIN)/debug/lazuli CONSOLE_MODULES=$(abspath $(CONSOLE))/node_modules node --test --test-concurrency=1 tests/console/
+
+$(CONSOLE)/installed: tests/console/package-lock.json
+	command -v npm >/dev/null || { $(APT) update -qq && $(APT) install -y -qq nodejs npm; }
+	command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || { $(APT) update -qq && \
+	  { $(APT) install -y -qq --no-install-recommends chromium-headless-shell || $(APT) install -y -qq --no-install-recommends chromium; }; }
+	mkdir -p $(CONSOLE)
+	cp tests/console/package.json tests/console/package-lock.json $(CONSOLE)/
+	cd $(CONSOLE) && npm ci --silent --no-audit --no-fund
+	touch $@
 
 test-smb: $(VENV)/installed binary ## The tests of Samba's smbtorture that must not be lost
 	$(PYTHON) tests/smb/torture.py --lazuli $(BIN)/debug/lazuli --passing

@@ -30,6 +30,7 @@ pub(crate) fn write(record: &RequestRecord, elapsed: Duration) {
         total_us = as_micros(elapsed),
         aborted = !record.finished,
         peer = %record.peer,
+        via = record.via_console.then_some("console"),
     );
 }
 

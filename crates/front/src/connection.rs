@@ -50,6 +50,11 @@ pub(crate) trait Handler: Send + Sync + 'static {
         request: http::Request<Incoming>,
         origin: Origin,
     ) -> impl Future<Output = Result<http::Response<Self::Body>, Infallible>> + Send + 'static;
+
+    /// Returns whether a TLS port also answers clients that speak plain HTTP.
+    fn accepts_plain_http(&self) -> bool {
+        false
+    }
 }
 
 /// The connection that a request came from.
@@ -136,7 +141,7 @@ pub(crate) struct ClientAddress {
 pub(crate) async fn serve<H: Handler>(
     socket: TcpStream,
     ClientAddress { address: peer, forwarded }: ClientAddress,
-    tls: Option<TlsAcceptor>,
+    mut tls: Option<TlsAcceptor>,
     bounds: EndpointBounds,
     handler: Arc<H>,
     stage: watch::Receiver<Stage>,
@@ -151,6 +156,7 @@ pub(crate) async fn serve<H: Handler>(
     let deadline = Instant::now() + limits.head_time;
     if tls.is_some() {
         match first_byte(&socket, deadline, stage.clone()).await {
+            Some(byte) if byte.is_ascii_alphabetic() && handler.accepts_plain_http() => tls = None,
             Some(byte) if byte.is_ascii_alphabetic() => {
                 tracing::debug!(%peer, "refused plain HTTP on a TLS port");
                 return refuse_plain_http(socket).await;

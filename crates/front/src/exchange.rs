@@ -5,17 +5,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderValue, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use lazuli_protocol::account::Account;
 use lazuli_protocol::error::Refusal;
 use lazuli_protocol::kind::ServiceKind;
 use lazuli_protocol::operation::Operation;
+use lazuli_protocol::watch::RequestEvent;
 use tracing::{Span, field};
 use uuid::Uuid;
 
 use crate::access_log;
 use crate::body_progress::BodyProgress;
 use crate::metrics::Metrics;
+use crate::observe;
 use crate::pace::RequestGuard;
 use crate::record::{RequestRecord, recorded_method};
 use crate::reply_memory::ConnectionReplies;
@@ -28,6 +30,8 @@ pub(crate) struct Exchange {
     guard: RequestGuard,
     /// Names the request in the log.
     span: Span,
+    /// The event for an observer, if it wants one.
+    event: Option<Box<RequestEvent>>,
 }
 
 impl Exchange {
@@ -59,6 +63,7 @@ impl Exchange {
             first_byte: None,
             sent: 0,
             finished: false,
+            via_console: false,
         };
         let span = tracing::error_span!(
             "request",
@@ -66,7 +71,12 @@ impl Exchange {
             account = field::Empty,
             operation = field::Empty,
         );
-        Self { record: Box::new(record), metrics, guard, span }
+        Self { record: Box::new(record), metrics, guard, span, event: None }
+    }
+
+    /// Sets the event that an observer gets of this request.
+    pub(crate) fn set_event(&mut self, event: Option<Box<RequestEvent>>) {
+        self.event = event;
     }
 
     pub(crate) fn request_id(&self) -> Uuid {
@@ -107,6 +117,10 @@ impl Exchange {
         self.record.operation = Some(operation);
     }
 
+    pub(crate) fn set_via_console(&mut self, via_console: bool) {
+        self.record.via_console = via_console;
+    }
+
     pub(crate) fn set_body_progress(&mut self, progress: Option<Arc<BodyProgress>>) {
         self.record.received = progress;
     }
@@ -127,6 +141,21 @@ impl Exchange {
         self.metrics.refusals.write(&self.record.refused(), status, refusal);
         self.record.forget_head();
         self.record.first_byte = Some(self.record.started.elapsed());
+    }
+
+    /// Shows the reply to the observer, if there is one.
+    pub(crate) fn announce(&mut self, headers: &HeaderMap, refusal: Option<&Refusal>) {
+        let Some((event, observer)) = self.event.as_mut().zip(self.metrics.watch().observer()) else {
+            return;
+        };
+        event.client_request_id =
+            self.record.client_request_id.as_ref().and_then(|id| id.to_str().ok()).map(str::to_owned);
+        event.operation = self.record.operation;
+        event.account = self.record.account.as_ref().map(|account| account.name.clone());
+        event.status = self.record.status;
+        event.first_byte = self.record.first_byte;
+        observe::answer(event, headers, refusal);
+        observer.answered(event);
     }
 
     /// Counts the request among those in progress over HTTP/2. Returns false if there are too many.
@@ -158,6 +187,14 @@ impl Drop for Exchange {
         }
         let elapsed = self.record.started.elapsed();
         self.metrics.end(&self.record, elapsed);
+        let watch = self.metrics.watch();
+        if let Some((mut event, observer)) = self.event.take().zip(watch.observer())
+            && watch.interest().is_all()
+        {
+            (event.received, event.sent) = (self.record.received(), self.record.sent);
+            (event.total, event.is_aborted) = (Some(elapsed), !self.record.finished);
+            observer.ended(event);
+        }
         access_log::write(&self.record, elapsed);
     }
 }

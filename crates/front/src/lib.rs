@@ -13,12 +13,14 @@ mod body;
 mod body_progress;
 mod connection;
 mod console;
+mod console_caller;
 mod document_memory;
 mod exchange;
 mod input_memory;
 mod limits;
 mod listener;
 mod metrics;
+mod observe;
 mod pace;
 mod pipeline;
 mod poll_loop;
@@ -34,7 +36,10 @@ mod sub_requests;
 mod tls;
 
 pub use access_log::TARGET as ACCESS_LOG;
-pub use console::{Console, ConsoleSocket, MetricsText, Readiness, ReadinessCheck};
+pub use console::{
+    Console, ConsoleBody, ConsolePages, ConsoleRequest, ConsoleSocket, MetricsText, Readiness,
+    ReadinessCheck, StorageEntry, whole,
+};
 pub use limits::Limits;
 pub use metrics::Metrics;
 pub use pipeline::Admission;

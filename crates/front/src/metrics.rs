@@ -10,6 +10,7 @@ use std::time::Duration;
 use lazuli_metrics::{Histogram, MetricKind, Text};
 use lazuli_protocol::kind::ServiceKind;
 use lazuli_protocol::operation::Operation;
+use lazuli_protocol::watch::RequestWatch;
 
 use crate::record::RequestRecord;
 use crate::refusal_log::RefusalLog;
@@ -46,6 +47,7 @@ pub struct Metrics {
     connections: [Arc<Connections>; ServiceKind::ALL.len()],
     /// The log of refusals, whose rate limit all endpoints share.
     pub(crate) refusals: RefusalLog,
+    watch: Arc<RequestWatch>,
 }
 
 /// The counters of one operation.
@@ -98,11 +100,17 @@ impl Default for Metrics {
             unanswered: Default::default(),
             connections: Default::default(),
             refusals: RefusalLog::default(),
+            watch: Arc::default(),
         }
     }
 }
 
 impl Metrics {
+    /// Returns where an observer of requests connects.
+    pub fn watch(&self) -> &Arc<RequestWatch> {
+        &self.watch
+    }
+
     pub(crate) fn connections(&self, service: ServiceKind) -> Arc<Connections> {
         Arc::clone(&self.connections[service as usize])
     }

@@ -26,7 +26,7 @@ use lazuli_concurrency::{Clock, Timestamp};
 use lazuli_protocol::address::{self, Address};
 use lazuli_protocol::operation::{BodyClass, route, route_website};
 use lazuli_protocol::properties::ServiceProperties;
-use lazuli_protocol::request::{SubRequests, full};
+use lazuli_protocol::request::{Caller, SubRequests, full};
 use lazuli_protocol::{
     Account, Accounts, ErrorCode, Operation, Query, Refusal, Request, Response, Service, ServiceKind,
     Version, cors, structured,
@@ -37,10 +37,12 @@ use uuid::Uuid;
 use crate::allowance;
 use crate::body::{ReplyBody, RequestBody};
 use crate::connection::{Handler, Origin};
+use crate::console_caller::ConsoleCaller;
 use crate::document_memory::DocumentMemory;
 use crate::exchange::Exchange;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::observe;
 use crate::reply::{ReplyContext, X_MS_CLIENT_REQUEST_ID, X_MS_VERSION};
 use crate::spelling;
 use crate::sub_requests::BatchSubRequests;
@@ -116,6 +118,9 @@ impl Handler for Pipeline {
             Arc::clone(&self.metrics),
             origin.activity.begin(),
         );
+        let (interest, peer) = (self.metrics.watch().interest(), origin.peer);
+        exchange.set_event(observe::begin(interest, self.kind, &parts, peer, request_id, now));
+        exchange.set_via_console(parts.extensions.get::<ConsoleCaller>().is_some());
         exchange.set_authorization(parts.headers.get(AUTHORIZATION).cloned());
         if let Some(id) = client_request_id(&parts.headers) {
             // A copy: a clone would keep the whole head in memory until the reply has been read.
@@ -201,7 +206,11 @@ impl Pipeline {
             peer: origin.peer.ip(),
             now: self.admission.wall_clock.now(),
         };
-        let caller = self.admission.authenticator.authenticate(&head, &*self.service).await?;
+        let console = parts.extensions.get::<ConsoleCaller>().map(|caller| caller.caller.clone());
+        let caller = match &console {
+            Some(caller) => caller.clone(),
+            None => self.admission.authenticator.authenticate(&head, &*self.service).await?,
+        };
         if target.address.secondary && !target.operation.row().read {
             return Err(Refusal::new(ErrorCode::InsufficientAccountPermissions)
                 .message("Write operations are not allowed."));
@@ -221,7 +230,8 @@ impl Pipeline {
             target.operation,
             Operation::BlobBatch | Operation::ContainerBatch | Operation::EntityGroupTransaction
         );
-        let sub_requests = is_batch.then(|| self.sub_requests(&target, &origin, now, endpoint.clone()));
+        let sub_requests =
+            is_batch.then(|| self.sub_requests(&target, &origin, now, endpoint.clone(), console));
         let request = Request {
             operation: target.operation,
             account: target.account,
@@ -308,6 +318,7 @@ impl Pipeline {
         origin: &Origin,
         now: Timestamp,
         endpoint: String,
+        console: Option<Caller>,
     ) -> Arc<dyn SubRequests> {
         Arc::new(BatchSubRequests {
             kind: self.kind,
@@ -322,6 +333,7 @@ impl Pipeline {
             secure: origin.secure,
             peer: origin.peer,
             metrics: Arc::clone(&self.metrics),
+            console,
         })
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct RequestRecord {
     pub(crate) sent: u64,
     /// Whether the whole reply was handed to the connection.
     pub(crate) finished: bool,
+    /// Whether the request comes from the console.
+    pub(crate) via_console: bool,
 }
 
 impl RequestRecord {

@@ -55,6 +55,7 @@ impl ReplyContext {
             Err(refusal) => (self.render(&refusal), Some(refusal)),
         };
         self.exchange.answer(status, refusal.as_ref());
+        self.exchange.announce(&headers, refusal.as_ref());
         let spelled = spelling::take(&mut headers).filter(|_| self.http1);
         let (mut body, mut length) = framed(self.exchange.method(), status, &mut headers, body);
         if self.bodiless {

@@ -9,6 +9,7 @@ use lazuli_protocol::kind::ServiceKind;
 use lazuli_protocol::service::Service;
 use tokio::time::Instant;
 
+use crate::console::StorageEntry;
 use crate::document_memory::DocumentMemory;
 use crate::limits::Limits;
 use crate::listener::{Listener, RunningListener};
@@ -57,6 +58,7 @@ impl BoundEndpoints {
 #[derive(Debug)]
 pub struct HttpServer {
     endpoints: Vec<(ServiceKind, SocketAddr, RunningListener)>,
+    entry: StorageEntry,
 }
 
 impl HttpServer {
@@ -97,6 +99,7 @@ impl HttpServer {
         metrics: &Arc<Metrics>,
     ) -> Self {
         let limits = Arc::new(limits);
+        let mut pipelines = vec![];
         let serve = |((kind, listener), service): ((ServiceKind, Listener), Arc<dyn Service>)| {
             let address = listener.address();
             let pipeline = Pipeline {
@@ -108,15 +111,23 @@ impl HttpServer {
                 document_memory: DocumentMemory::new(&limits),
                 host: address.to_string(),
             };
+            let pipeline = Arc::new(pipeline);
+            pipelines.push(Arc::clone(&pipeline));
             let serving = listener.serve(
-                Arc::new(pipeline),
+                pipeline,
                 tls.map(Tls::acceptor),
                 Arc::clone(&limits),
                 metrics.connections(kind),
             );
             (kind, address, serving)
         };
-        Self { endpoints: bound.into_iter().map(serve).collect() }
+        let endpoints = bound.into_iter().map(serve).collect();
+        Self { endpoints, entry: StorageEntry::new(pipelines) }
+    }
+
+    /// Returns the entry through which the console reaches the services.
+    pub fn storage_entry(&self) -> StorageEntry {
+        self.entry.clone()
     }
 
     /// Returns the bound addresses.

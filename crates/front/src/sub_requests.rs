@@ -12,7 +12,7 @@ use lazuli_auth::Head;
 use lazuli_concurrency::Timestamp;
 use lazuli_protocol::operation::route;
 use lazuli_protocol::properties::ServiceProperties;
-use lazuli_protocol::request::{SubRequests, full};
+use lazuli_protocol::request::{Caller, SubRequests, full};
 use lazuli_protocol::{Account, Address, Operation, Query, Refusal, Request, Service, ServiceKind, Version};
 use uuid::Uuid;
 
@@ -34,6 +34,8 @@ pub(crate) struct BatchSubRequests {
     pub(crate) secure: bool,
     pub(crate) peer: SocketAddr,
     pub(crate) metrics: Arc<Metrics>,
+    /// The caller of the batch if it comes from the console, which authenticates all its parts.
+    pub(crate) console: Option<Caller>,
 }
 
 impl BatchSubRequests {
@@ -68,7 +70,10 @@ impl SubRequests for BatchSubRequests {
             peer: self.peer.ip(),
             now: self.admission.wall_clock.now(),
         };
-        let caller = self.admission.authenticator.authenticate(&authenticated, &*self.service).await?;
+        let caller = match &self.console {
+            Some(caller) => caller.clone(),
+            None => self.admission.authenticator.authenticate(&authenticated, &*self.service).await?,
+        };
         Ok(Request {
             operation,
             account: Arc::clone(&self.account),

@@ -16,6 +16,7 @@ use crate::reset::ResetArgs;
 use crate::sas::SasArgs;
 use crate::status::StatusArgs;
 use crate::transfer::{ExportArgs, ImportArgs};
+use crate::web::ConsoleArgs;
 use crate::{Failure, VERSION};
 
 /// An Azure-Storage-compatible store: Blob, Queue, Table and File in one binary.
@@ -44,6 +45,8 @@ pub(crate) enum Command {
     Sas(SasArgs),
     /// Show what a running server serves, holds and lacks
     Status(StatusArgs),
+    /// Print a link that signs you in to the console of a running server, once
+    Console(ConsoleArgs),
     /// Ask a server whether it is ready; exit with 1 if it is not
     Health(HealthArgs),
     /// Check the machine and the configuration, and say what to do

@@ -78,7 +78,7 @@ pub(crate) struct Layer {
     /// The address of the file service (SMB) [default: that of --host]
     #[arg(long, value_name = "ADDR")]
     pub(crate) smb_host: Option<Host>,
-    /// The address of health checks and metrics [default: that of --host]
+    /// The address of the console, health checks and metrics [default: that of --host]
     #[arg(long, value_name = "ADDR")]
     pub(crate) console_host: Option<Host>,
     /// The port of the blob service; 0 = any free port, off = not served [default: 10000]
@@ -108,9 +108,22 @@ pub(crate) struct Layer {
     /// Enforce file ACLs over SMB [default: account keys bypass ACLs]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = BoolishValueParser::new())]
     pub(crate) smb_enforce_permissions: Option<bool>,
-    /// The port of health checks and metrics [default: 10080]
+    /// The port of the console, health checks and metrics [default: 10080]
     #[arg(long, value_name = "PORT")]
     pub(crate) console_port: Option<Port>,
+    /// Serve the console's page; off leaves health checks and metrics [default: on]
+    #[arg(long, value_name = "BOOL", value_parser = BoolishValueParser::new())]
+    pub(crate) console: Option<bool>,
+    /// A host name under which browsers reach the console, in addition to localhost and its address;
+    /// repeatable
+    #[arg(long, value_name = "NAME", value_delimiter = ';')]
+    pub(crate) console_name: Option<Vec<String>>,
+    /// A file with the argon2id hash of a password with which an operator signs in to the console
+    #[arg(long, value_name = "FILE")]
+    pub(crate) console_password_file: Option<PathBuf>,
+    /// Serve the console's page to other machines without TLS
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", value_parser = BoolishValueParser::new())]
+    pub(crate) console_plaintext: Option<bool>,
     /// An account and its keys; repeatable [default: the development account, if there is no other]
     #[arg(long, value_name = "NAME:KEY1[:KEY2]", value_delimiter = ';')]
     #[serde(deserialize_with = "value::accounts_from_toml")]
@@ -191,8 +204,10 @@ pub(crate) struct Config {
     pub(crate) smb_require_signing: bool,
     /// Whether file ACLs are enforced over SMB. Default: no.
     pub(crate) smb_enforce_permissions: bool,
-    /// The address of health checks and metrics, if it is enabled. Default: 127.0.0.1:10080.
+    /// The address of the console, health checks and metrics, if it is enabled. Default: 127.0.0.1:10080.
     pub(crate) console: Option<SocketAddr>,
+    /// The page of the console.
+    pub(crate) console_page: ConsolePage,
     /// Accounts that must exist with exactly these keys. Default: none.
     pub(crate) accounts: Vec<ConfiguredAccount>,
     /// Containers, queues, tables and shares to create. Default: none.
@@ -221,6 +236,19 @@ pub(crate) struct Config {
     pub(crate) scrub_rate: u64,
     /// Whether the development key is accepted from other machines. Default: no.
     pub(crate) insecure_dev_key: bool,
+}
+
+/// The page of the console.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConsolePage {
+    /// Whether there is a page. Default: yes.
+    pub(crate) is_on: bool,
+    /// Host names under which browsers reach the console. Default: none.
+    pub(crate) names: Vec<String>,
+    /// The argon2id hash of the operator's password. Default: none.
+    pub(crate) password: Option<String>,
+    /// Whether other machines get the page without TLS. Default: no.
+    pub(crate) is_plaintext: bool,
 }
 
 /// Location of the data.
@@ -351,6 +379,12 @@ impl Config {
             smb_require_signing: layer.smb_require_signing.unwrap_or_default(),
             smb_enforce_permissions: layer.smb_enforce_permissions.unwrap_or_default(),
             console,
+            console_page: ConsolePage {
+                is_on: layer.console.unwrap_or(true),
+                names: layer.console_name.unwrap_or_default().iter().map(|name| host_name(name)).collect(),
+                password: layer.console_password_file.as_deref().map(password_hash).transpose()?,
+                is_plaintext: layer.console_plaintext.unwrap_or_default(),
+            },
             accounts,
             create: layer.create.unwrap_or_default(),
             seed: layer.seed,
@@ -373,8 +407,8 @@ impl Config {
 }
 
 impl Config {
-    /// Returns an address at which other machines may reach the services, if there is one. The console
-    /// reveals nothing about data, so it does not count.
+    /// Returns an address at which other machines may reach the services, if there is one. The console does
+    /// not accept the development key from other machines, so it does not count.
     pub(crate) fn exposed_host(&self) -> Option<IpAddr> {
         let services = self.services.iter().map(|(_, address)| *address);
         services.chain(self.smb).map(|address| address.ip()).find(|host| !host.is_loopback())
@@ -405,6 +439,10 @@ impl Layer {
             smb_require_signing: self.smb_require_signing.or(other.smb_require_signing),
             smb_enforce_permissions: self.smb_enforce_permissions.or(other.smb_enforce_permissions),
             console_port: self.console_port.or(other.console_port),
+            console: self.console.or(other.console),
+            console_name: self.console_name.or(other.console_name),
+            console_password_file: self.console_password_file.or(other.console_password_file),
+            console_plaintext: self.console_plaintext.or(other.console_plaintext),
             account: self.account.or(other.account),
             account_file: self.account_file.or(other.account_file),
             create: self.create.or(other.create),
@@ -543,6 +581,21 @@ fn accounts_of_file(path: &Path) -> Result<Vec<ConfiguredAccount>, ConfigError> 
         ));
     }
     Ok(accounts)
+}
+
+/// Reads the hash of a password from a file.
+fn password_hash(path: &Path) -> Result<String, ConfigError> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        ConfigError::Contradiction(format!("--console-password-file {}: {error}", path.display()))
+    })?;
+    match text.trim() {
+        hash if hash.starts_with("$argon2id$") && hash.lines().count() == 1 => Ok(hash.to_owned()),
+        _ => contradiction(format!(
+            "--console-password-file {}: expected one line that begins with $argon2id$, as `argon2 SALT -id -e` \
+             prints it",
+            path.display()
+        )),
+    }
 }
 
 /// Returns the name of the environment variable for an option.

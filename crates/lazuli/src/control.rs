@@ -66,6 +66,8 @@ pub(crate) enum Command {
     ListRemoved,
     /// Asks for the state of the server, with or without what the accounts hold.
     Status { counts: bool },
+    /// Asks for a link to the console.
+    ConsoleLink,
     /// Takes a snapshot of the data directory. The server keeps the snapshot until the connection ends, and
     /// answers [`HELD`] to each further line.
     Snapshot,
@@ -145,6 +147,7 @@ pub(crate) async fn execute(accounts: &AccountDirectory, rule: DevelopmentKey, c
         | Command::Remove { .. }
         | Command::RestoreRemoved { .. }
         | Command::Status { .. }
+        | Command::ConsoleLink
         | Command::Snapshot
         | Command::Restore(_)
         | Command::RestoreAccount { .. } => &[],
@@ -185,6 +188,7 @@ async fn changed(accounts: &AccountDirectory, command: Command) -> Result<Done, 
         Command::Remove { .. }
         | Command::RestoreRemoved { .. }
         | Command::Status { .. }
+        | Command::ConsoleLink
         | Command::Snapshot
         | Command::Restore(_)
         | Command::RestoreAccount { .. } => return Ok(Done::default()),

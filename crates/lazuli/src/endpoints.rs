@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use lazuli_protocol::ServiceKind;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -12,6 +13,9 @@ use crate::config::{Config, TlsSource};
 /// Characters of a name that are encoded in the path of a URL.
 const IN_PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b'$');
+
+/// Returns a new link that signs an operator in to the console, once.
+pub(crate) type ConsoleLink = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// The addresses of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +72,11 @@ impl Endpoints {
             }
         }
         text
+    }
+
+    /// Returns the URL of the console, if it is enabled.
+    pub(crate) fn console_url(&self) -> Option<String> {
+        self.console.map(|address| format!("{}://{}", self.scheme(), reachable(address)))
     }
 
     const fn scheme(&self) -> &'static str {

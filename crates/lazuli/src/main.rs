@@ -42,6 +42,7 @@ mod survey;
 mod target;
 mod transfer;
 mod usage;
+mod web;
 
 use std::process::ExitCode;
 
@@ -115,6 +116,7 @@ fn main() -> ExitCode {
         Command::Account(args) => account::run(args, variable),
         Command::Sas(args) => sas::run(args, variable),
         Command::Status(args) => status::run(args, variable),
+        Command::Console(args) => web::run(args, variable),
         Command::Health(args) => probe::run(args, variable),
         Command::Doctor(args) => doctor::run(args, variable),
         Command::Reset(args) => reset::run(args, variable),

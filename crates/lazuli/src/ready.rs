@@ -21,6 +21,8 @@ pub(crate) struct Ready<'a> {
     pub(crate) accounts: &'a [Arc<Account>],
     /// Whether to show keys other than the well-known one.
     pub(crate) show_keys: bool,
+    /// A link that signs the reader in to the console.
+    pub(crate) console_link: Option<String>,
 }
 
 impl Ready<'_> {
@@ -43,8 +45,8 @@ impl Ready<'_> {
         if let Some(smb) = self.endpoints.smb {
             line("smb", &format!("smb://{}", reachable(smb)));
         }
-        if let Some(console) = self.endpoints.console {
-            line("console", &format!("http://{}", reachable(console)));
+        if let Some(console) = self.console_link.clone().or_else(|| self.endpoints.console_url()) {
+            line("console", &console);
         }
         if let Some(certificate) = &self.endpoints.certificate {
             line("trust", &certificate.display().to_string());
@@ -108,7 +110,8 @@ mod tests {
         endpoints.smb = Some("127.0.0.1:10445".parse().unwrap());
         endpoints.console = Some("127.0.0.1:10080".parse().unwrap());
         let data = Some(Path::new("/srv/data"));
-        let ready = Ready { endpoints: &endpoints, data, accounts: &accounts, show_keys: false };
+        let ready =
+            Ready { endpoints: &endpoints, data, accounts: &accounts, show_keys: false, console_link: None };
         let version = crate::VERSION;
         assert_eq!(
             ready.block(),
@@ -133,10 +136,13 @@ mod tests {
         endpoints.console = Some("0.0.0.0:80".parse().unwrap());
         endpoints.certificate = Some("/srv/data/tls/self-signed.crt".into());
         let data = Some(Path::new("/srv/data"));
-        let mut ready = Ready { endpoints: &endpoints, data, accounts: &accounts, show_keys: false };
+        let mut ready =
+            Ready { endpoints: &endpoints, data, accounts: &accounts, show_keys: false, console_link: None };
         let block = ready.block();
         assert!(block.contains("https://[::1]:443/alpha"), "{block}");
-        assert!(block.contains("http://127.0.0.1:80\n"), "{block}");
+        assert!(block.contains("console  https://127.0.0.1:80\n"), "{block}");
+        ready.console_link = Some("https://127.0.0.1:80/#t=x".into());
+        assert!(ready.block().contains("console  https://127.0.0.1:80/#t=x\n"));
         assert!(block.contains("trust    /srv/data/tls/self-signed.crt\n"), "{block}");
         let command = "connect  lazuli account connection-string alpha --data /srv/data\n";
         assert!(!block.contains("AccountKey=AAAA") && block.contains(command), "{block}");
@@ -149,7 +155,13 @@ mod tests {
     fn text_for_data_in_memory_warns_of_its_loss_and_suggests_no_command_for_keys() {
         let accounts = [account("alpha", Key::from_bytes(vec![0; 3]))];
         let endpoints = endpoints(false, &[]);
-        let ready = Ready { endpoints: &endpoints, data: None, accounts: &accounts, show_keys: false };
+        let ready = Ready {
+            endpoints: &endpoints,
+            data: None,
+            accounts: &accounts,
+            show_keys: false,
+            console_link: None,
+        };
         let block = ready.block();
         assert!(block.contains("data     in memory: lost when the process ends\n"), "{block}");
         assert!(block.contains("AccountKey=(as configured);"), "{block}");
@@ -158,7 +170,8 @@ mod tests {
     #[test]
     fn text_without_accounts_says_how_to_add_one() {
         let endpoints = endpoints(false, &[]);
-        let ready = Ready { endpoints: &endpoints, data: None, accounts: &[], show_keys: false };
+        let ready =
+            Ready { endpoints: &endpoints, data: None, accounts: &[], show_keys: false, console_link: None };
         assert!(ready.block().contains("accounts none: add one"), "{}", ready.block());
     }
 }

@@ -10,7 +10,7 @@ use lazuli_protocol::date;
 use serde::{Deserialize, Serialize};
 
 use crate::VERSION;
-use crate::endpoints::Endpoints;
+use crate::endpoints::{ConsoleLink, Endpoints};
 use crate::usage::{self, AccountUsage};
 
 /// The facts that a running server reports on its control socket.
@@ -21,6 +21,8 @@ pub(crate) struct RunningServer {
     pub(crate) started: Timestamp,
     /// Returns whether requests can be served.
     pub(crate) readiness: Arc<dyn Fn() -> Readiness + Send + Sync>,
+    /// Makes links to the console, if its page is served.
+    pub(crate) console_link: Option<ConsoleLink>,
 }
 
 /// The state of a running server.

@@ -12,6 +12,7 @@ use lazuli_auth::bearer::Issuer;
 use lazuli_auth::user_delegation::MasterSecret;
 use lazuli_blob::BlobService;
 use lazuli_concurrency::{Clock, SystemClock, Timestamp};
+use lazuli_console::WebConsole;
 use lazuli_content::sweep::ContentSweeper;
 use lazuli_copy::{CopySources, LocalServices};
 use lazuli_extents::Extents;
@@ -34,14 +35,14 @@ use crate::background::{
     MessageExpiry, RemovedAccounts,
 };
 use crate::config::{Config, TlsSource, unknown_variables};
-use crate::endpoints::Endpoints;
+use crate::endpoints::{ConsoleLink, Endpoints};
 use crate::engine::{self, Engine};
 use crate::metrics::Sources;
 use crate::ready::Ready;
 use crate::report::RunningServer;
 use crate::services::Services;
 use crate::smb::Smb;
-use crate::{Failure, azurite, health, logging, oidc, provision, seed, service_manager};
+use crate::{Failure, azurite, health, logging, oidc, provision, seed, service_manager, web};
 
 /// Time for requests in flight to finish when the server stops.
 const DRAIN_TIME: Duration = Duration::from_secs(30);
@@ -102,7 +103,8 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
 
     let metrics = Arc::new(Metrics::default());
     let gate = gate(&config, issuer, store.clone(), &accounts);
-    let services = Services::new(&store, &extents, &accounts, copy_sources(&config, &gate));
+    let sources = copy_sources(&config, &gate);
+    let services = Services::new(&store, &extents, &accounts, sources, metrics.watch());
     let connections = limits.connections;
     let started = gate.wall_clock.now();
     let tls = match config.tls {
@@ -134,9 +136,24 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
         clock,
     };
     let readiness = readiness(&sources, &draining);
+    let sources = Arc::new(sources);
+    let web_console = sockets.console.as_ref().and_then(|socket| {
+        let parts = web::Parts {
+            config: &config,
+            accounts: &accounts,
+            services: &services,
+            server: &server,
+            metrics: sources.clone(),
+            readiness: readiness.clone(),
+        };
+        parts.start(socket.address())
+    });
     let console = sockets.console.map(|socket| {
         let readiness = readiness.clone();
-        Console::serve(socket, Box::new(move || readiness()), Box::new(move || sources.render()))
+        let metrics = Box::new(move || sources.render());
+        let pages = web_console.as_ref().map(WebConsole::pages);
+        let proxies = config.trusted_proxies.clone().into();
+        Console::serve(socket, Box::new(move || readiness()), metrics, pages, tls.as_ref(), proxies)
     });
     let endpoints = Endpoints {
         tls: tls.is_some(),
@@ -145,7 +162,9 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
         console: console.as_ref().map(Console::address),
         certificate: self_signed_certificate(&config, engine.directory()),
     };
-    let running = RunningServer { endpoints: endpoints.clone(), started, readiness };
+    let link = web::link(web_console.as_ref(), &endpoints);
+    let running =
+        RunningServer { endpoints: endpoints.clone(), started, readiness, console_link: link.clone() };
     let control = engine.start_control(&accounts, development_key, &services, running)?;
     let (blob, file) = (services.blob.clone(), services.file.clone());
     tokio::spawn(async move { tokio::join!(blob.resume_copies(), file.resume_copies()) });
@@ -154,7 +173,7 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
 
     // Before this point a signal ends the process like a crash, which loses no acknowledged data.
     let mut signals = Signals::new().map_err(Failure::failed)?;
-    announce(banner, engine.directory(), &accounts, &endpoints).await?;
+    announce(banner, engine.directory(), &accounts, &endpoints, link).await?;
     service_manager::ready();
     while signals.next().await == SignalAction::Reload {
         reload(&config.tls, tls.as_ref());
@@ -185,6 +204,9 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
     services.blob.stop_copies().await;
     services.file.stop_copies().await;
     services.file.release_slices().await;
+    if let Some(web_console) = web_console {
+        web_console.close();
+    }
     if let Some(console) = console {
         console.shutdown(CONSOLE_DRAIN_TIME).await;
     }
@@ -358,11 +380,15 @@ async fn announce(
     data: Option<&Path>,
     accounts: &AccountDirectory,
     endpoints: &Endpoints,
+    link: Option<ConsoleLink>,
 ) -> Result<(), Failure> {
     let accounts = accounts.list().await.map_err(Failure::failed)?;
     let data = data.map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
     let show_keys = stdout().is_terminal();
-    let ready = Ready { endpoints, data: data.as_deref(), accounts: &accounts, show_keys };
+    // A log would keep the link, so only a terminal shows it.
+    let link = link.filter(|_| show_keys).map(|new_link| new_link());
+    let ready =
+        Ready { endpoints, data: data.as_deref(), accounts: &accounts, show_keys, console_link: link };
     let mut text = ready.block();
     if banner == Banner::Azurite {
         text += &azurite::listening(&endpoints.services, endpoints.tls);

@@ -9,6 +9,7 @@ use lazuli_content::sweep::ContentReader;
 use lazuli_copy::{CopySources, LocalServices};
 use lazuli_extents::{Content, Extents};
 use lazuli_file::{FileRows, FileService};
+use lazuli_protocol::watch::RequestWatch;
 use lazuli_protocol::{Service, ServiceKind};
 use lazuli_queue::{QueueRows, QueueService};
 use lazuli_service::Damage;
@@ -32,10 +33,11 @@ impl Services {
         extents: &Arc<dyn Extents>,
         accounts: &AccountDirectory,
         sources: CopySources,
+        watch: &Arc<RequestWatch>,
     ) -> Self {
         let blob = BlobService::new(store.clone(), extents.clone(), accounts.clone());
         let table = TableService::new(store.clone(), accounts.clone());
-        let queue = QueueService::new(store.clone(), accounts.clone());
+        let queue = QueueService::new(store.clone(), accounts.clone()).with_watch(watch.clone());
         let file = FileService::new(store.clone(), extents.clone(), accounts.clone());
         // Each may copy from the other. The sources are instances without copy sources, which avoids a cycle.
         let local_services = LocalServices::new([
@@ -82,7 +84,9 @@ pub(crate) fn readers() -> [RowReader; 5] {
     let (mut tables, mut files) = (TableRows::default(), FileRows::default());
     [
         Box::new(|space, partition, row| match space {
-            SpaceId::ROOT => lazuli_account::check_row(partition, &row.key, &row.value).map(|()| vec![]),
+            SpaceId::ROOT => lazuli_account::check_row(partition, &row.key, &row.value)
+                .and_then(|()| lazuli_console::check_row(partition, &row.value))
+                .map(|()| vec![]),
             _ => Ok(vec![]),
         }),
         describing(move |space, partition, row| blobs.contents(space, partition, row)),

@@ -19,7 +19,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::{
-    Command, DevelopmentKey, HELD, Intakes, MAX_COMMAND, Reply, RestoreReply, RestoredCounts, SOCKET,
+    Command, DevelopmentKey, Done, HELD, Intakes, MAX_COMMAND, Reply, RestoreReply, RestoredCounts, SOCKET,
     SnapshotReply, StatusReply, Target, execute, socket_path,
 };
 use crate::backup::snapshot::{self, Snapshot};
@@ -147,6 +147,14 @@ impl Server {
                         timeout(TIME, running.status(&self.directory, &self.accounts, counts)).await?
                     }
                     None => Err("this server does not report its state".into()),
+                };
+                send(&mut write, &reply).await?;
+            }
+            Ok(Command::ConsoleLink) => {
+                let link = self.running.as_ref().and_then(|running| running.console_link.clone());
+                let reply: Reply = match link {
+                    Some(link) => Ok(Done { note: Some(link()), ..Done::default() }),
+                    None => Err("this server does not serve the console's page".into()),
                 };
                 send(&mut write, &reply).await?;
             }

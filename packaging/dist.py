@@ -61,7 +61,7 @@ def stage(binary: Path, out: Path) -> Path:
         (staged / "completions" / name).write_text(run(staged / "lazuli", "completions", shell))
     for document in ("README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / document, staged)
-    for file in ("systemd/lazuli.service", "systemd/lazuli.toml"):
+    for file in ("systemd/lazuli.service", "systemd/lazuli.toml", "logrotate/lazuli"):
         (staged / file).parent.mkdir(exist_ok=True)
         shutil.copy(PACKAGING / file, staged / file)
     return staged

@@ -301,7 +301,7 @@ impl ContentSweeper {
         if state.alarm != alarm {
             match &alarm {
                 Some(alarm) => tracing::error!("content sweep: {alarm}"),
-                None => tracing::info!("content sweep: complete again"),
+                None => tracing::warn!("content sweep: complete again"),
             }
             state.alarm = alarm;
         }

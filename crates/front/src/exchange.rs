@@ -11,6 +11,7 @@ use lazuli_protocol::error::Refusal;
 use lazuli_protocol::kind::ServiceKind;
 use lazuli_protocol::operation::Operation;
 use lazuli_protocol::watch::RequestEvent;
+use lazuli_telemetry::RequestTrace;
 use tracing::{Span, field};
 use uuid::Uuid;
 
@@ -21,6 +22,7 @@ use crate::observe;
 use crate::pace::RequestGuard;
 use crate::record::{RequestRecord, recorded_method};
 use crate::reply_memory::ConnectionReplies;
+use crate::traces;
 
 /// One request and its reply.
 pub(crate) struct Exchange {
@@ -32,6 +34,8 @@ pub(crate) struct Exchange {
     span: Span,
     /// The event for an observer, if it wants one.
     event: Option<Box<RequestEvent>>,
+    /// The trace of the request, if it is sampled.
+    trace: Option<Arc<RequestTrace>>,
 }
 
 impl Exchange {
@@ -71,7 +75,7 @@ impl Exchange {
             account = field::Empty,
             operation = field::Empty,
         );
-        Self { record: Box::new(record), metrics, guard, span, event: None }
+        Self { record: Box::new(record), metrics, guard, span, event: None, trace: None }
     }
 
     /// Sets the event that an observer gets of this request.
@@ -93,6 +97,18 @@ impl Exchange {
 
     pub(crate) fn span(&self) -> &Span {
         &self.span
+    }
+
+    /// Begins the trace of the request, if it is sampled.
+    pub(crate) fn begin_trace(&mut self, headers: &HeaderMap) {
+        if let Some(tracer) = &self.metrics.telemetry.tracer {
+            let id = self.record.request_id.into_bytes();
+            self.trace = tracer.begin(id, traces::of_caller(headers));
+        }
+    }
+
+    pub(crate) fn trace(&self) -> Option<Arc<RequestTrace>> {
+        self.trace.clone()
     }
 
     pub(crate) fn client_request_id(&self) -> Option<&HeaderValue> {
@@ -139,7 +155,8 @@ impl Exchange {
         }
         self.record.error = refusal.map(Refusal::code);
         self.metrics.refusals.write(&self.record.refused(), status, refusal);
-        self.record.forget_head();
+        let is_path_logged = self.metrics.telemetry.access_log.is_some() || self.trace.is_some();
+        self.record.forget_head(is_path_logged);
         self.record.first_byte = Some(self.record.started.elapsed());
     }
 
@@ -186,6 +203,12 @@ impl Drop for Exchange {
             self.metrics.answered(self.record.service);
         }
         let elapsed = self.record.started.elapsed();
+        if let Some(log) = &self.metrics.telemetry.access_log {
+            access_log::write(log, &self.record, elapsed);
+        }
+        if let (Some(tracer), Some(trace)) = (&self.metrics.telemetry.tracer, self.trace.take()) {
+            traces::finish(tracer, trace, &self.record, elapsed);
+        }
         self.metrics.end(&self.record, elapsed);
         let watch = self.metrics.watch();
         if let Some((mut event, observer)) = self.event.take().zip(watch.observer())
@@ -195,6 +218,5 @@ impl Drop for Exchange {
             (event.total, event.is_aborted) = (Some(elapsed), !self.record.finished);
             observer.ended(event);
         }
-        access_log::write(&self.record, elapsed);
     }
 }

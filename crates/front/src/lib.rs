@@ -21,6 +21,7 @@ mod limits;
 mod listener;
 mod metrics;
 mod observe;
+mod outcome;
 mod pace;
 mod pipeline;
 mod poll_loop;
@@ -34,8 +35,8 @@ mod source;
 mod spelling;
 mod sub_requests;
 mod tls;
+mod traces;
 
-pub use access_log::TARGET as ACCESS_LOG;
 pub use console::{
     Console, ConsoleBody, ConsolePages, ConsoleRequest, ConsoleSocket, MetricsText, Readiness,
     ReadinessCheck, StorageEntry, whole,

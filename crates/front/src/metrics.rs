@@ -7,36 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use lazuli_metrics::{Histogram, MetricKind, Text};
+use lazuli_metrics::{Histogram, MetricKind, REQUEST_BUCKETS_MICROS, SlowestRequest, Text, Traffic};
 use lazuli_protocol::kind::ServiceKind;
 use lazuli_protocol::operation::Operation;
 use lazuli_protocol::watch::RequestWatch;
+use lazuli_telemetry::Telemetry;
 
+use crate::outcome::{CLASSES, Outcomes};
 use crate::record::RequestRecord;
 use crate::refusal_log::RefusalLog;
 
-/// Upper bounds of the latency buckets, in microseconds.
-const BUCKETS: &[u64] = &[
-    250,
-    500,
-    1_000,
-    2_500,
-    5_000,
-    10_000,
-    25_000,
-    50_000,
-    100_000,
-    250_000,
-    1_000_000,
-    5_000_000,
-    30_000_000,
-    120_000_000,
-];
 /// Microseconds in a second.
 const MICROS: f64 = 1e6;
-/// Outcomes of a request: the class of its status, or `aborted` if the client disconnected first.
-const CLASSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "aborted"];
-
 /// The counters of all services.
 #[derive(Debug)]
 pub struct Metrics {
@@ -44,16 +26,19 @@ pub struct Metrics {
     unrouted: [Counters; ServiceKind::ALL.len()],
     in_flight: [AtomicU64; ServiceKind::ALL.len()],
     unanswered: [AtomicU64; ServiceKind::ALL.len()],
+    slowest: [SlowestRequest; ServiceKind::ALL.len()],
     connections: [Arc<Connections>; ServiceKind::ALL.len()],
     /// The log of refusals, whose rate limit all endpoints share.
     pub(crate) refusals: RefusalLog,
     watch: Arc<RequestWatch>,
+    /// Receives a report of each request.
+    pub(crate) telemetry: Telemetry,
 }
 
 /// The counters of one operation.
 #[derive(Debug)]
 struct Counters {
-    requests: [AtomicU64; CLASSES.len()],
+    outcomes: Outcomes,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     latency: Histogram,
@@ -61,8 +46,8 @@ struct Counters {
 
 impl Default for Counters {
     fn default() -> Self {
-        let (requests, bytes_in, bytes_out) = Default::default();
-        Self { requests, bytes_in, bytes_out, latency: Histogram::new(BUCKETS) }
+        let (outcomes, bytes_in, bytes_out) = Default::default();
+        Self { outcomes, bytes_in, bytes_out, latency: Histogram::new(REQUEST_BUCKETS_MICROS) }
     }
 }
 
@@ -98,9 +83,11 @@ impl Default for Metrics {
             unrouted: Default::default(),
             in_flight: Default::default(),
             unanswered: Default::default(),
+            slowest: Default::default(),
             connections: Default::default(),
             refusals: RefusalLog::default(),
             watch: Arc::default(),
+            telemetry: Telemetry::default(),
         }
     }
 }
@@ -109,6 +96,11 @@ impl Metrics {
     /// Returns where an observer of requests connects.
     pub fn watch(&self) -> &Arc<RequestWatch> {
         &self.watch
+    }
+
+    /// Returns counters of a server that also reports each request to `telemetry`.
+    pub fn with_telemetry(telemetry: Telemetry) -> Self {
+        Self { telemetry, ..Self::default() }
     }
 
     pub(crate) fn connections(&self, service: ServiceKind) -> Arc<Connections> {
@@ -134,15 +126,13 @@ impl Metrics {
     /// Counts a request that has ended.
     pub(crate) fn end(&self, record: &RequestRecord, elapsed: Duration) {
         self.in_flight[record.service as usize].fetch_sub(1, Relaxed);
-        let class = match record.status {
-            Some(status) if record.finished => usize::from(status.as_u16() / 100).clamp(2, 5) - 2,
-            _ => CLASSES.len() - 1,
-        };
-        let counters = record
-            .operation
-            .and_then(|operation| self.operations.get(operation as usize))
+        let routed = record.operation.map(|operation| operation as usize);
+        let counters = routed
+            .and_then(|row| self.operations.get(row))
             .unwrap_or(&self.unrouted[record.service as usize]);
-        counters.count(class, record.received(), record.sent, elapsed);
+        counters.outcomes.count(record.status.filter(|_| record.finished), record.error);
+        counters.count(record.received(), record.sent, elapsed);
+        self.slowest[record.service as usize].record(elapsed, routed.unwrap_or(Operation::ALL.len()));
     }
 
     /// Renders all counters as Prometheus text, version 0.0.4. Operations without requests are left out.
@@ -151,13 +141,17 @@ impl Metrics {
         self.render_services(&mut text);
         let rows = self.rows();
         let name = "lazuli_requests_total";
-        text.family(name, MetricKind::Counter, "Requests by operation and status class.");
+        text.family(name, MetricKind::Counter, "Requests by operation and status.");
         for (labels, counters) in &rows {
-            for (class, count) in CLASSES.iter().zip(&counters.requests) {
-                let count = count.load(Relaxed);
-                if count > 0 {
-                    text.series(name, &format!("{labels},status=\"{class}\""), count);
-                }
+            for (status, count) in counters.outcomes.by_status() {
+                text.series(name, &format!("{labels},status=\"{status}\""), count);
+            }
+        }
+        let name = "lazuli_errors_total";
+        text.family(name, MetricKind::Counter, "Replies with an error code, by operation and code.");
+        for (labels, counters) in &rows {
+            for (code, count) in counters.outcomes.by_error() {
+                text.series(name, &format!("{labels},code=\"{code}\""), count);
             }
         }
         let name = "lazuli_request_bytes_total";
@@ -176,6 +170,28 @@ impl Metrics {
             text.histogram(name, labels, &counters.latency, MICROS);
         }
         text.finish()
+    }
+
+    /// Returns the requests of each service since the start, for a summary.
+    pub fn traffic(&self) -> Vec<Traffic> {
+        ServiceKind::ALL.into_iter().map(|kind| self.traffic_of(kind)).collect()
+    }
+
+    fn traffic_of(&self, kind: ServiceKind) -> Traffic {
+        let mut traffic = Traffic { service: kind.name(), ..Traffic::default() };
+        let mut classes = [0; CLASSES.len()];
+        let routed = Operation::ALL.iter().zip(&self.operations);
+        let routed = routed.filter(|(operation, _)| operation.service() == kind).map(|(_, row)| row);
+        for counters in routed.chain([&self.unrouted[kind as usize]]) {
+            for (total, count) in classes.iter_mut().zip(counters.outcomes.by_class()) {
+                *total += count;
+            }
+            traffic.add_times(&counters.latency);
+        }
+        traffic.outcomes = CLASSES.into_iter().zip(classes).collect();
+        let name = |row: usize| Operation::ALL.get(row).map_or("(unknown)", |operation| operation.name());
+        traffic.slowest = self.slowest[kind as usize].take().map(|(time, row)| (name(row), time));
+        traffic
     }
 
     fn render_services(&self, text: &mut Text) {
@@ -221,8 +237,7 @@ impl Metrics {
 }
 
 impl Counters {
-    fn count(&self, class: usize, bytes_in: u64, bytes_out: u64, elapsed: Duration) {
-        self.requests[class].fetch_add(1, Relaxed);
+    fn count(&self, bytes_in: u64, bytes_out: u64, elapsed: Duration) {
         self.latency.record_time(elapsed);
         if bytes_in > 0 {
             self.bytes_in.fetch_add(bytes_in, Relaxed);

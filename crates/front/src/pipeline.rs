@@ -31,6 +31,7 @@ use lazuli_protocol::{
     Account, Accounts, ErrorCode, Operation, Query, Refusal, Request, Response, Service, ServiceKind,
     Version, cors, structured,
 };
+use lazuli_telemetry::{Phase, begin_phase};
 use tracing::Instrument;
 use uuid::Uuid;
 
@@ -121,6 +122,7 @@ impl Handler for Pipeline {
         let (interest, peer) = (self.metrics.watch().interest(), origin.peer);
         exchange.set_event(observe::begin(interest, self.kind, &parts, peer, request_id, now));
         exchange.set_via_console(parts.extensions.get::<ConsoleCaller>().is_some());
+        exchange.begin_trace(&parts.headers);
         exchange.set_authorization(parts.headers.get(AUTHORIZATION).cloned());
         if let Some(id) = client_request_id(&parts.headers) {
             // A copy: a clone would keep the whole head in memory until the reply has been read.
@@ -147,13 +149,17 @@ impl Handler for Pipeline {
         };
         let mut properties = None;
         let incoming_request = IncomingRequest { parts, body, origin, now, request_id };
-        let span = reply.exchange.span().clone();
+        let (span, trace) = (reply.exchange.span().clone(), reply.exchange.trace());
         let result = if !is_admitted {
             Ok(Err(Refusal::new(ErrorCode::ServerBusy)))
         } else {
             let served = self.serve(incoming_request, &mut reply, &mut properties).instrument(span);
             let mut served = pin!(served);
-            poll_fn(|cx| poll_catching_panics(served.as_mut(), cx)).await
+            poll_fn(|cx| match &trace {
+                Some(trace) => trace.enter(|| poll_catching_panics(served.as_mut(), cx)),
+                None => poll_catching_panics(served.as_mut(), cx),
+            })
+            .await
         };
         let result = result.unwrap_or_else(|panic| {
             let _request = reply.exchange.span().enter();
@@ -252,7 +258,12 @@ impl Pipeline {
             sub_requests,
         };
         let (peer, multiplexed) = (origin.peer.ip(), origin.activity.is_multiplexed());
-        let reply = self.document_memory.build(memory, peer, multiplexed, self.service.call(request));
+        let reply = self.service.call(request);
+        let reply = async {
+            let _evaluation = begin_phase(Phase::Evaluate);
+            reply.await
+        };
+        let reply = self.document_memory.build(memory, peer, multiplexed, reply);
         match tokio::time::timeout(time, reply).await {
             Ok(result) => result,
             Err(_) => Err(Refusal::new(ErrorCode::OperationTimedOut)),

@@ -28,7 +28,8 @@ pub(crate) struct RequestRecord {
     pub(crate) method: Method,
     /// The query may hold a signature: log the path only. Empty once there is a reply.
     pub(crate) uri: Uri,
-    /// The path, once there is a reply, cut to [`MAX_PATH`].
+    /// The path, once there is a reply, cut to [`MAX_PATH`]. `None` if neither the access log nor a
+    /// trace needs it.
     pub(crate) path: Option<Box<str>>,
     /// Holds a signature or a token: log only the caller that it claims. `None` once there is a reply.
     pub(crate) authorization: Option<HeaderValue>,
@@ -61,10 +62,10 @@ impl RequestRecord {
         }
     }
 
-    /// Drops the parts of the request's head. They may be long, and so may be the time until the client has
-    /// read the reply.
-    pub(crate) fn forget_head(&mut self) {
-        if self.path.is_none() {
+    /// Drops the parts of the request's head, except the path, if it is logged. They may be long, and so may
+    /// be the time until the client has read the reply.
+    pub(crate) fn forget_head(&mut self, is_path_logged: bool) {
+        if is_path_logged && self.path.is_none() {
             self.path = Some(logged_path(&self.uri, MAX_PATH).into());
         }
         self.uri = Uri::default();

@@ -319,7 +319,7 @@ async fn listings_under_construction_are_limited_and_others_wait() {
     // Requests that need no such memory are answered meanwhile.
     server.assert_alive().await;
     let done = |server: &support::TestServer| {
-        let line = "operation=\"List Blobs\",status=\"2xx\"} ";
+        let line = "operation=\"List Blobs\",status=\"200\"} ";
         let metrics = server.metrics.render();
         metrics.lines().find_map(|l| l.split_once(line)?.1.parse().ok()).unwrap_or(0)
     };

@@ -11,14 +11,17 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, CommandFactory, Parser};
+use http::Uri;
 use ipnet::IpNet;
 use lazuli_account::{DEVELOPMENT_ACCOUNT, development_key};
 use lazuli_outbound::Allow;
 use lazuli_protocol::ServiceKind;
+use lazuli_telemetry::Destination;
 use serde::Deserialize;
 
 pub(crate) use value::{
-    AllowedSource, ByteSize, ConfiguredAccount, Creation, GivenAccount, Host, LogFormat, Network, Port,
+    AllowedSource, ByteSize, Collector, ConfiguredAccount, Creation, GivenAccount, Host, LogDestination,
+    LogFormat, Network, Port, Share,
 };
 
 /// Path of the configuration file. This option does not exist in the file itself.
@@ -170,9 +173,19 @@ pub(crate) struct Layer {
     /// The log format [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log: Option<LogFormat>,
-    /// The log level, or directives such as info,access=off [default: info]
+    /// The log level, or directives such as info,lazuli_smb=debug [default: info]
     #[arg(long, value_name = "FILTER")]
     pub(crate) log_level: Option<String>,
+    /// Write a line for each request to this file, or to stderr with - [default: no such lines]
+    #[arg(long, value_name = "FILE|-", allow_hyphen_values = true)]
+    pub(crate) access_log: Option<LogDestination>,
+    /// Send traces to the OpenTelemetry collector at this URL, with OTLP over HTTP [default: no traces]
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<Collector>,
+    /// With --otlp-endpoint: the share of requests to trace, from 0 to 1; a caller's decision in traceparent
+    /// has priority [default: 1]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) otlp_sample: Option<Share>,
     /// Memory for all caches [default: 1/8 of the memory of the machine or cgroup, 16 MiB to 4 GiB]
     #[arg(long, value_name = "BYTES")]
     pub(crate) cache_bytes: Option<ByteSize>,
@@ -226,8 +239,12 @@ pub(crate) struct Config {
     pub(crate) copy_source_allow: Vec<Allow>,
     /// Default: text.
     pub(crate) log: LogFormat,
-    /// Default: `info`, which has a line for each request (target `access`).
+    /// Default: `info`.
     pub(crate) log_level: String,
+    /// Where each request has a line. Default: nowhere.
+    pub(crate) access_log: Option<Destination>,
+    /// Where traces are sent to. Default: nowhere.
+    pub(crate) traces: Option<Traces>,
     /// Memory for rows read from disk. Default: the store's own choice.
     pub(crate) cache_bytes: Option<u64>,
     /// Whether the machine's clock is trusted unconditionally. Default: no.
@@ -258,6 +275,15 @@ pub(crate) enum Storage {
     Directory(PathBuf),
     /// In memory, with this limit in bytes. Default: the engine decides.
     Memory { max_bytes: Option<u64> },
+}
+
+/// The export of traces.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Traces {
+    /// The URL for OTLP requests.
+    pub(crate) collector: Uri,
+    /// The share of requests that are traced, from 0 to 1.
+    pub(crate) share: f64,
 }
 
 /// Source of the certificate.
@@ -361,11 +387,18 @@ impl Config {
         if let Some(twice) = repeated(&accounts) {
             return contradiction(format!("account {twice} is configured twice"));
         }
+        let traces = match (layer.otlp_endpoint, layer.otlp_sample) {
+            (Some(Collector(collector)), share) => {
+                Some(Traces { collector, share: share.map_or(1.0, |share| share.0) })
+            }
+            (None, Some(_)) => return contradiction("--otlp-sample requires --otlp-endpoint"),
+            (None, None) => None,
+        };
         let log_level = layer.log_level.unwrap_or_else(|| "info".into());
         if let Some(word) = unknown_level(&log_level) {
             return contradiction(format!(
                 "--log-level {log_level}: {word} is neither a level (error, warn, info, debug, trace, off) nor a \
-                 directive such as access=off"
+                 directive such as lazuli_smb=debug"
             ));
         }
         if let Err(error) = tracing_subscriber::EnvFilter::try_new(&log_level) {
@@ -398,6 +431,8 @@ impl Config {
             },
             log: layer.log.unwrap_or_default(),
             log_level,
+            access_log: layer.access_log.map(|destination| destination.0),
+            traces,
             cache_bytes: layer.cache_bytes.map(|size| size.0),
             accept_time: layer.accept_time.unwrap_or_default(),
             scrub_rate: layer.scrub_rate.map_or(DEFAULT_SCRUB_RATE, |rate| rate.0),
@@ -457,6 +492,9 @@ impl Layer {
             copy_source_allow: self.copy_source_allow.or(other.copy_source_allow),
             log: self.log.or(other.log),
             log_level: self.log_level.or(other.log_level),
+            access_log: self.access_log.or(other.access_log),
+            otlp_endpoint: self.otlp_endpoint.or(other.otlp_endpoint),
+            otlp_sample: self.otlp_sample.or(other.otlp_sample),
             cache_bytes: self.cache_bytes.or(other.cache_bytes),
             accept_time: self.accept_time.or(other.accept_time),
             scrub_rate: self.scrub_rate.or(other.scrub_rate),

@@ -16,12 +16,13 @@ use lazuli_account::{
     AccountDirectory, AccountError, KeySlot, RETENTION, RetiredAccount, Setting, development_key,
 };
 use lazuli_protocol::account::Origin;
-use lazuli_protocol::{Account, Key, ServiceKind, date};
+use lazuli_protocol::{Account, Key, Refusal, ServiceKind, date};
 use serde::{Deserialize, Serialize};
 
 use crate::backup::snapshot::Segment;
 use crate::report::Status;
 use crate::usage::{self, AccountUsage};
+use crate::usage_counter::UsageCounter;
 
 pub(crate) use client::{HeldSnapshot, hold_snapshot, request_status, restore, send_command};
 pub(crate) use intake::Intakes;
@@ -137,7 +138,14 @@ pub(crate) enum DevelopmentKey {
 }
 
 /// Carries out a command.
-pub(crate) async fn execute(accounts: &AccountDirectory, rule: DevelopmentKey, command: Command) -> Reply {
+///
+/// A running server has a counter of what accounts hold. On a stopped server the rows are counted.
+pub(crate) async fn execute(
+    accounts: &AccountDirectory,
+    counter: Option<&UsageCounter>,
+    rule: DevelopmentKey,
+    command: Command,
+) -> Reply {
     let keys: &[Key] = match &command {
         Command::Add { keys, .. } => keys,
         Command::RotateKey { key, .. } => std::slice::from_ref(key),
@@ -159,10 +167,10 @@ pub(crate) async fn execute(accounts: &AccountDirectory, rule: DevelopmentKey, c
     }
     match command {
         Command::Remove { name, delete_data, immediately } => {
-            remove_account(accounts, &name, delete_data, immediately).await
+            remove_account(accounts, counter, &name, delete_data, immediately).await
         }
         Command::RestoreRemoved { name, removed } => {
-            restore_removed(accounts, rule, &name, removed.as_deref()).await
+            restore_removed(accounts, counter, rule, &name, removed.as_deref()).await
         }
         command => changed(accounts, command).await.map_err(|error| error.to_string()),
     }
@@ -196,9 +204,22 @@ async fn changed(accounts: &AccountDirectory, command: Command) -> Result<Done, 
     Ok(Done { accounts: vec![Account::clone(&account)], ..Done::default() })
 }
 
+/// Returns what an account holds.
+async fn held(
+    accounts: &AccountDirectory,
+    counter: Option<&UsageCounter>,
+    account: &Account,
+) -> Result<AccountUsage, Refusal> {
+    match counter {
+        Some(counter) => counter.usage(account).await,
+        None => AccountUsage::count(&**accounts.store(), account, &mut { usage::MAX_ROWS }).await,
+    }
+}
+
 /// Removes an account. Refuses to remove data unless the operator has asked for it.
 async fn remove_account(
     accounts: &AccountDirectory,
+    counter: Option<&UsageCounter>,
     name: &str,
     delete_data: bool,
     immediately: bool,
@@ -206,9 +227,13 @@ async fn remove_account(
     let text = |error: AccountError| error.to_string();
     let account = accounts.get(name).await.map_err(text)?;
     let account = account.ok_or_else(|| text(AccountError::NotFound(name.into())))?;
-    let usage = AccountUsage::count(&**accounts.store(), &account, &mut { usage::MAX_ROWS }).await;
-    let (usage, is_empty) = match usage {
-        Ok(usage) => (usage.to_string(), usage.is_empty()),
+    // A count may be old, so whether the account holds anything is looked up.
+    let found = match AccountUsage::is_any_held(&**accounts.store(), &account).await {
+        Ok(is_any) => held(accounts, counter, &account).await.map(|usage| (usage.to_string(), !is_any)),
+        Err(refusal) => Err(refusal),
+    };
+    let (usage, is_empty) = match found {
+        Ok(found) => found,
         // Damaged data must not keep an account from being removed.
         Err(refusal) if delete_data => (format!("an unknown amount of data ({refusal})"), false),
         Err(refusal) => return Err(format!("could not find out what account {name} holds: {refusal}")),
@@ -243,6 +268,7 @@ async fn remove_account(
 /// Restores a removed account. If several of the name can be restored, `removed` must name one.
 async fn restore_removed(
     accounts: &AccountDirectory,
+    counter: Option<&UsageCounter>,
     rule: DevelopmentKey,
     name: &str,
     removed: Option<&str>,
@@ -284,7 +310,7 @@ async fn restore_removed(
         }
         error => text(error),
     })?;
-    let usage = AccountUsage::count(&**accounts.store(), &account, &mut { usage::MAX_ROWS }).await;
+    let usage = held(accounts, counter, &account).await;
     let note = usage.ok().map(|usage| format!("restored account {name}, which holds {usage}."));
     Ok(Done { accounts: vec![Account::clone(&account)], note, ..Done::default() })
 }

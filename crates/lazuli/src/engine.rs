@@ -47,6 +47,9 @@ pub(crate) trait Engine: Send + Sync {
     /// Returns whether rows and content can be read and written.
     fn readiness(&self, draining: bool) -> Readiness;
 
+    /// Returns what is refused because there is no space left, if anything is.
+    fn full(&self) -> Option<String>;
+
     /// Describes damage that was found in the background.
     fn alarm(&self) -> Option<String>;
 

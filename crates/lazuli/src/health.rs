@@ -22,6 +22,8 @@ const PAGE_ROWS: usize = 1024;
 pub(crate) const IN_MEMORY: &str = "in memory: nothing is stored on disk";
 /// The beginning of the reasons for which a server with data in memory is degraded.
 pub(crate) const NO_MEMORY: &str = "no memory left for";
+const ROWS_FULL: &str = "no space left on the device: only deletes are accepted";
+const CONTENT_FULL: &str = "no space left on the device: uploads are refused";
 
 /// Whether content can be stored.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,12 +52,19 @@ pub(crate) fn readiness(draining: bool, content: ContentHealth, health: &Health)
         return Readiness::NotReady("content cannot be stored after a disk failure".into());
     }
     let mut reasons: Vec<_> = health.failing.iter().map(TaskFailure::to_string).collect();
+    // A task that fails for lack of space says so itself.
     if health.full && reasons.is_empty() {
-        reasons.push("no space left on the device: only deletes are accepted".into());
+        reasons.push(ROWS_FULL.into());
     } else if content.full {
-        reasons.push("no space left on the device: uploads are refused".into());
+        reasons.push(CONTENT_FULL.into());
     }
     if reasons.is_empty() { Readiness::Ready } else { Readiness::Degraded(reasons) }
+}
+
+/// Returns what is refused because there is no space left, if anything is.
+pub(crate) fn full(content: ContentHealth, health: &Health) -> Option<&'static str> {
+    let content_full = content.full.then_some(CONTENT_FULL);
+    if health.full { Some(ROWS_FULL) } else { content_full }
 }
 
 /// Adds an alarm to a readiness.

@@ -1,8 +1,8 @@
-//! Logging to stderr, one event per line, as text or JSON. Requests are events of the target `access`.
+//! Logging to stderr, one event per line, as text or JSON. Lines about single requests are in the access log.
 
 mod deferred_spans;
 
-use std::io::stderr;
+use std::io::{IsTerminal, stderr};
 
 use deferred_spans::DeferredSpans;
 use lazuli_protocol::log_rate::REFUSAL_LOG;
@@ -22,8 +22,17 @@ const WAITING_LINES: usize = 64 * 1024;
 pub(crate) fn init(format: LogFormat, filter: &str) -> Result<WorkerGuard, Failure> {
     let builder = NonBlockingBuilder::default().buffered_lines_limit(WAITING_LINES).lossy(true);
     let (writer, guard) = builder.finish(stderr());
-    dispatch(format, filter_with_refusals(filter)?, writer).try_init().map_err(Failure::failed)?;
+    dispatch(format, is_colored(), filter_with_refusals(filter)?, writer)
+        .try_init()
+        .map_err(Failure::failed)?;
     Ok(guard)
+}
+
+/// Returns whether text is colored: on a terminal, unless the variable `NO_COLOR` has a value.
+fn is_colored() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+    stderr().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
 /// Returns the filter of `--log-level`. Refusals and failed logins pass every filter, because they are the
@@ -37,12 +46,13 @@ fn filter_with_refusals(filter: &str) -> Result<EnvFilter, Failure> {
 }
 
 /// Returns the subscriber. Both formats write the fields of an event's spans, which name its request.
-fn dispatch<W>(format: LogFormat, filter: EnvFilter, writer: W) -> Dispatch
+fn dispatch<W>(format: LogFormat, is_colored: bool, filter: EnvFilter, writer: W) -> Dispatch
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let is_deferred = !deferred_spans::needs_spans(&filter);
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false);
+    let subscriber =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(is_colored);
     match format {
         LogFormat::Text => deferred(subscriber.finish(), is_deferred),
         // The list of spans includes the current one.
@@ -68,7 +78,7 @@ mod tests {
         let line = |format, level| {
             let file = tempfile::NamedTempFile::new().unwrap();
             let filter = filter_with_refusals(level).unwrap();
-            let dispatch = dispatch(format, filter, Arc::new(file.reopen().unwrap()));
+            let dispatch = dispatch(format, false, filter, Arc::new(file.reopen().unwrap()));
             tracing::dispatcher::with_default(&dispatch, || {
                 let span = tracing::error_span!("request", request_id = 7, account = "lapis");
                 span.in_scope(|| tracing::error!("a row is damaged"));
@@ -89,7 +99,7 @@ mod tests {
     fn filter_selects_events_by_the_span_that_they_are_in() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let filter = filter_with_refusals("error,[request{account=lapis}]=info").unwrap();
-        let dispatch = dispatch(LogFormat::Text, filter, Arc::new(file.reopen().unwrap()));
+        let dispatch = dispatch(LogFormat::Text, false, filter, Arc::new(file.reopen().unwrap()));
         tracing::dispatcher::with_default(&dispatch, || {
             for account in ["lapis", "opal"] {
                 let span = tracing::error_span!("request", account);
@@ -105,7 +115,7 @@ mod tests {
         for level in ["error", "off", "info,refused=off", "refused=error", "info"] {
             let file = tempfile::NamedTempFile::new().unwrap();
             let filter = filter_with_refusals(level).unwrap();
-            let dispatch = dispatch(LogFormat::Text, filter, Arc::new(file.reopen().unwrap()));
+            let dispatch = dispatch(LogFormat::Text, false, filter, Arc::new(file.reopen().unwrap()));
             tracing::dispatcher::with_default(&dispatch, || {
                 tracing::warn!(target: REFUSAL_LOG, status = 403, "refused");
                 tracing::info!(target: REFUSAL_LOG, "a detail");

@@ -28,6 +28,7 @@ mod provision;
 mod ready;
 mod repair;
 mod report;
+mod reporter;
 mod reset;
 mod sas;
 mod scrub;
@@ -40,8 +41,10 @@ mod smb;
 mod status;
 mod survey;
 mod target;
+mod traces;
 mod transfer;
 mod usage;
+mod usage_counter;
 mod web;
 
 use std::process::ExitCode;

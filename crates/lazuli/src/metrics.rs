@@ -1,6 +1,7 @@
 //! The metrics of the server as Prometheus text, collected on each request.
 //!
-//! Metrics need no credentials, so they name no objects. Labels have values from fixed lists.
+//! Metrics need no credentials, so they name no objects but accounts. Labels have values from fixed lists, or
+//! are names of accounts, which operators choose.
 
 use std::sync::Arc;
 
@@ -16,9 +17,11 @@ use lazuli_queue::QueueService;
 use lazuli_smb::SmbServer;
 use lazuli_store::{SteadyClock, Store};
 use lazuli_table::TableService;
+use lazuli_telemetry::Telemetry;
 
 use crate::background::ChoreHealth;
 use crate::engine::Engine;
+use crate::usage_counter::UsageCounter;
 
 /// Micros in a second.
 const MICROS: f64 = 1e6;
@@ -39,6 +42,8 @@ pub(crate) struct Sources {
     pub(crate) table: TableService,
     /// `None` if SMB is disabled.
     pub(crate) smb: Option<SmbServer>,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) usage: Arc<UsageCounter>,
     /// Background tasks, including those of the engine.
     pub(crate) chores: Vec<Arc<ChoreHealth>>,
     pub(crate) clock: Arc<SteadyClock>,
@@ -59,6 +64,8 @@ impl Sources {
         self.sizes(&mut text);
         self.structures(&mut text);
         self.smb(&mut text);
+        self.telemetry(&mut text);
+        self.usage.render(&mut text);
         self.front.render() + &text.finish()
     }
 
@@ -206,8 +213,30 @@ impl Sources {
         }
     }
 
+    fn telemetry(&self, text: &mut Text) {
+        if let Some(tracer) = &self.telemetry.tracer {
+            let figures = tracer.figures();
+            let help = "Traces that the collector has accepted.";
+            text.one("lazuli_traces_total", Counter, help, figures.exported);
+            let name = "lazuli_lost_traces_total";
+            text.family(name, Counter, "Traces lost because the collector is too slow or refuses them.");
+            text.series(name, "reason=\"slow\"", figures.lost_waiting);
+            text.series(name, "reason=\"failed\"", figures.lost_sending);
+        }
+        let Some(log) = &self.telemetry.access_log else { return };
+        let figures = log.figures();
+        let help = "Lines written to the access log.";
+        text.one("lazuli_access_log_lines_total", Counter, help, figures.written);
+        let name = "lazuli_access_log_lost_lines_total";
+        text.family(name, Counter, "Lines missing in the access log, because it is too slow or has failed.");
+        text.series(name, "reason=\"slow\"", figures.lost_waiting);
+        text.series(name, "reason=\"failed\"", figures.lost_writing);
+    }
+
     fn smb(&self, text: &mut Text) {
-        let Some(figures) = self.smb.as_ref().map(SmbServer::figures) else { return };
+        let Some(server) = &self.smb else { return };
+        server.render(text);
+        let figures = server.figures();
         let mut gauge = |name: &str, help: &str, value: usize| _ = text.one(name, Gauge, help, value);
         gauge("lazuli_smb_connections", "SMB connections.", figures.connections);
         gauge("lazuli_smb_strangers", "SMB connections that have not logged in.", figures.unauthenticated);

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::VERSION;
 use crate::endpoints::{ConsoleLink, Endpoints};
-use crate::usage::{self, AccountUsage};
+use crate::usage::AccountUsage;
+use crate::usage_counter::UsageCounter;
 
 /// The facts that a running server reports on its control socket.
 #[derive(Clone)]
@@ -23,6 +24,8 @@ pub(crate) struct RunningServer {
     pub(crate) readiness: Arc<dyn Fn() -> Readiness + Send + Sync>,
     /// Makes links to the console, if its page is served.
     pub(crate) console_link: Option<ConsoleLink>,
+    /// Counts what the accounts hold.
+    pub(crate) usage: Arc<UsageCounter>,
 }
 
 /// The state of a running server.
@@ -56,7 +59,7 @@ pub(crate) enum State {
 pub(crate) struct AccountStatus {
     pub(crate) name: String,
     pub(crate) is_disabled: bool,
-    /// Usage of the account, if it was counted.
+    /// Usage of the account, if it has been counted.
     pub(crate) usage: Option<AccountUsage>,
 }
 
@@ -104,7 +107,7 @@ fn bytes_below(directory: &Path) -> u64 {
 }
 
 impl RunningServer {
-    /// Returns the state of the server. Counts what the accounts hold if `counts` is set.
+    /// Returns the state of the server, with the last counts of what the accounts hold if `counts` is set.
     pub(crate) async fn status(
         &self,
         directory: &Path,
@@ -122,13 +125,8 @@ impl RunningServer {
         };
         let listed = accounts.list().await.map_err(|error| error.to_string())?;
         let mut statuses = vec![];
-        let mut rows_left = usage::MAX_ROWS;
         for account in listed {
-            let mut usage = None;
-            if counts {
-                let counted = AccountUsage::count(&**accounts.store(), &account, &mut rows_left).await;
-                usage = Some(counted.map_err(|refusal| format!("account {}: {refusal}", account.name))?);
-            }
+            let usage = if counts { self.usage.last(&account) } else { None };
             let (name, is_disabled) = (account.name.clone(), account.settings.disabled);
             statuses.push(AccountStatus { name, is_disabled, usage });
         }

@@ -25,6 +25,7 @@ use lazuli_protocol::Service;
 use lazuli_queue::QueueService;
 use lazuli_store::{Store, scheduling};
 use lazuli_table::TableService;
+use lazuli_telemetry::{AccessLog, AccessLogWriter, LineFormat, Telemetry, Tracer};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Handle};
@@ -34,14 +35,17 @@ use crate::background::{
     Background, BlobExpiry, Chore, Chores, ContentSweep, DroppedBlocks, GarbageSweep, IdleShares,
     MessageExpiry, RemovedAccounts,
 };
-use crate::config::{Config, TlsSource, unknown_variables};
+use crate::config::{Config, LogFormat, TlsSource, unknown_variables};
 use crate::endpoints::{ConsoleLink, Endpoints};
 use crate::engine::{self, Engine};
 use crate::metrics::Sources;
 use crate::ready::Ready;
 use crate::report::RunningServer;
+use crate::reporter::Reporter;
 use crate::services::Services;
 use crate::smb::Smb;
+use crate::traces::TraceExporter;
+use crate::usage_counter::UsageCounter;
 use crate::{Failure, azurite, health, logging, oidc, provision, seed, service_manager, web};
 
 /// Time for requests in flight to finish when the server stops.
@@ -78,6 +82,7 @@ pub(crate) fn run(config: Config, banner: Banner) -> Result<(), Failure> {
     let _logs = logging::init(config.log, &config.log_level)?;
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     unknown_variables(variables).iter().for_each(|warning| tracing::warn!("{warning}"));
+    let (telemetry, _access_log) = telemetry(&config)?;
     let limits = limits(raise_file_limit(), &config);
     let mut runtime = runtime::Builder::new_multi_thread();
     runtime.enable_all().on_thread_start(scheduling::worker).event_interval(TASKS_PER_POLL);
@@ -86,10 +91,31 @@ pub(crate) fn run(config: Config, banner: Banner) -> Result<(), Failure> {
     let mut background = runtime::Builder::new_multi_thread();
     background.worker_threads(1).thread_name("lazuli-chores").enable_all();
     let background = background.on_thread_start(scheduling::sweeper).build().map_err(Failure::failed)?;
-    runtime.block_on(serve(config, banner, limits, background.handle()))
+    runtime.block_on(serve(config, banner, limits, telemetry, background.handle()))
 }
 
-async fn serve(config: Config, banner: Banner, limits: Limits, background: &Handle) -> Result<(), Failure> {
+/// Opens the receivers of reports about requests.
+fn telemetry(config: &Config) -> Result<(Telemetry, Option<AccessLogWriter>), Failure> {
+    let tracer = config.traces.as_ref().map(|traces| Tracer::new(traces.share));
+    let Some(destination) = config.access_log.clone() else {
+        return Ok((Telemetry { access_log: None, tracer }, None));
+    };
+    let format = match config.log {
+        LogFormat::Text => LineFormat::Text,
+        LogFormat::Json => LineFormat::Json,
+    };
+    let opened = AccessLog::open(destination, format);
+    let (log, writer) = opened.map_err(|error| Failure::Failed(format!("--access-log: {error}")))?;
+    Ok((Telemetry { access_log: Some(log), tracer }, Some(writer)))
+}
+
+async fn serve(
+    config: Config,
+    banner: Banner,
+    limits: Limits,
+    telemetry: Telemetry,
+    background: &Handle,
+) -> Result<(), Failure> {
     // A server that cannot listen, or with a configuration that cannot work, creates no data directory.
     let sockets = Sockets::bind(&config).await?;
     let given_tls = given_tls(&config.tls)?;
@@ -101,7 +127,7 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
     let accounts = AccountDirectory::open(store.clone()).await.map_err(Failure::failed)?;
     let development_key = provision::provision(&accounts, &config).await?;
 
-    let metrics = Arc::new(Metrics::default());
+    let metrics = Arc::new(Metrics::with_telemetry(telemetry.clone()));
     let gate = gate(&config, issuer, store.clone(), &accounts);
     let sources = copy_sources(&config, &gate);
     let services = Services::new(&store, &extents, &accounts, sources, metrics.watch());
@@ -116,10 +142,12 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
         |kind| Arc::new(ServiceLevel::new(kind, accounts.clone(), services.get(kind))) as Arc<dyn Service>;
     let server = HttpServer::serve(sockets.services, service, &gate, tls.as_ref(), limits, &metrics);
     services.local_services.set_ports(server.addresses().map(|(kind, address)| (kind, address.port())));
-    let smb = Smb::start(sockets.smb, &config, connections, &services, &accounts)?;
+    let smb = Smb::start(sockets.smb, &config, connections, &services, &accounts, telemetry.clone())?;
     let draining = Arc::new(AtomicBool::new(false));
     let sweeper = Arc::new(engine.sweeper());
     let chores = Chores::new(chores(&extents, &services, &accounts, sweeper.clone()));
+    let usage = UsageCounter::new(accounts.clone());
+    let own_chores = engine.chores().into_iter().chain([usage.health()]);
     let sources = Sources {
         front: metrics,
         engine: engine.clone(),
@@ -132,7 +160,9 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
         queue: services.queue.clone(),
         table: services.table.clone(),
         smb: smb.as_ref().map(Smb::server),
-        chores: chores.health().into_iter().chain(engine.chores()).collect(),
+        telemetry: telemetry.clone(),
+        chores: chores.health().into_iter().chain(own_chores).collect(),
+        usage: usage.clone(),
         clock,
     };
     let readiness = readiness(&sources, &draining);
@@ -148,6 +178,8 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
         };
         parts.start(socket.address())
     });
+    let reporter =
+        Reporter { front: sources.front.clone(), smb: sources.smb.clone(), engine: engine.clone() };
     let console = sockets.console.map(|socket| {
         let readiness = readiness.clone();
         let metrics = Box::new(move || sources.render());
@@ -163,12 +195,21 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
         certificate: self_signed_certificate(&config, engine.directory()),
     };
     let link = web::link(web_console.as_ref(), &endpoints);
-    let running =
-        RunningServer { endpoints: endpoints.clone(), started, readiness, console_link: link.clone() };
+    let running = RunningServer {
+        endpoints: endpoints.clone(),
+        started,
+        readiness,
+        console_link: link.clone(),
+        usage: usage.clone(),
+    };
     let control = engine.start_control(&accounts, development_key, &services, running)?;
     let (blob, file) = (services.blob.clone(), services.file.clone());
     tokio::spawn(async move { tokio::join!(blob.resume_copies(), file.resume_copies()) });
+    let reports = reporter.start();
+    let exporter = telemetry.tracer.clone().zip(config.traces.as_ref());
+    let exporter = exporter.map(|(tracer, traces)| TraceExporter::start(tracer, traces.collector.clone()));
     let own_work = engine.start_background(background);
+    let counting = usage.start(background);
     let background = Background::start(background, chores);
 
     // Before this point a signal ends the process like a crash, which loses no acknowledged data.
@@ -176,7 +217,7 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
     announce(banner, engine.directory(), &accounts, &endpoints, link).await?;
     service_manager::ready();
     while signals.next().await == SignalAction::Reload {
-        reload(&config.tls, tls.as_ref());
+        reload(&config.tls, tls.as_ref(), &telemetry);
     }
     tracing::info!("draining; another signal exits at once");
     service_manager::stopping();
@@ -195,8 +236,14 @@ async fn serve(config: Config, banner: Banner, limits: Limits, background: &Hand
     if !finished {
         tracing::warn!("requests were still in flight after {DRAIN_TIME:?}; canceling them");
     }
+    drop(reports);
+    if let Some(exporter) = exporter {
+        exporter.stop().await;
+    }
     services.file.flush_all().await;
     background.stop().await;
+    counting.abort();
+    let _ = counting.await;
     if let Some(own_work) = own_work {
         own_work.abort();
         let _ = own_work.await;
@@ -360,10 +407,19 @@ fn self_signed_tls(config: &Config, directory: Option<&Path>, now: Timestamp) ->
     tls.map_err(Failure::failed)
 }
 
-/// Reloads the certificate files. If they are invalid, logs the error and keeps the current certificate.
-fn reload(source: &TlsSource, tls: Option<&Tls>) {
+/// Opens the access log and the certificate files again. If the certificate is invalid, logs the error and
+/// keeps the current one.
+fn reload(source: &TlsSource, tls: Option<&Tls>, telemetry: &Telemetry) {
+    if let Some(log) = &telemetry.access_log {
+        log.reopen();
+    }
     let (TlsSource::Files { certificate, key }, Some(tls)) = (source, tls) else {
-        return tracing::info!("ignoring the reload signal: no certificate files are configured");
+        if telemetry.access_log.is_none() {
+            tracing::info!(
+                "ignoring the reload signal: no certificate files and no access log are configured"
+            );
+        }
+        return;
     };
     match tls.reload(certificate, key) {
         Ok(()) => tracing::info!(path = %certificate.display(), "reloaded the certificate"),
@@ -420,7 +476,7 @@ struct Signals {
 enum SignalAction {
     /// Stop the server.
     Stop,
-    /// Reload the certificate.
+    /// Reload the certificate, and reopen the access log.
     Reload,
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use lazuli_account::AccountDirectory;
 use lazuli_smb::{Limits, Options, SmbServer};
+use lazuli_telemetry::Telemetry;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -37,6 +38,7 @@ impl Smb {
         connections: usize,
         services: &Services,
         accounts: &AccountDirectory,
+        telemetry: Telemetry,
     ) -> Result<Option<Self>, Failure> {
         let Some(listener) = listener else { return Ok(None) };
         let address = listener.local_addr().map_err(Failure::failed)?;
@@ -47,6 +49,7 @@ impl Smb {
             require_signing: config.smb_require_signing || config.smb_unencrypted,
             enforce_permissions: config.smb_enforce_permissions,
             limits: Limits { connections: connections.min(usual.connections), ..usual },
+            telemetry,
             ..Options::default()
         };
         let server = SmbServer::new(services.file.clone(), accounts.clone(), options);

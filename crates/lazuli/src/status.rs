@@ -17,7 +17,7 @@ use crate::usage::AccountUsage;
 
 #[derive(Args)]
 pub(crate) struct StatusArgs {
-    /// Do not count what the accounts hold
+    /// Leave out what the accounts hold
     #[arg(long)]
     no_counts: bool,
     /// Print JSON
@@ -91,6 +91,11 @@ impl Status {
             text.push('\n');
             const TITLES: [&str; 7] = ["ACCOUNT", "STATE", "BLOB", "QUEUE", "TABLE", "FILE", "BYTES"];
             text.push_str(&aligned(TITLES, self.accounts.iter().map(AccountStatus::row).collect()));
+            let usages = self.accounts.iter().filter_map(|account| account.usage.as_ref());
+            // ISO 8601 sorts by time.
+            if let Some(oldest) = usages.filter_map(|usage| usage.counted_at.as_ref()).min() {
+                _ = writeln!(text, "the counts are of {oldest} or later");
+            }
         }
         text
     }

@@ -138,6 +138,6 @@ pub(crate) fn execute_here(
         let data = Data::open(directory, Some(CACHE_BYTES), Trust::MayBeBehind)?;
         let accounts = AccountDirectory::open(data.store.clone()).await.map_err(Failure::failed)?;
         // The server checks for the development key when it starts.
-        Ok(control::execute(&accounts, DevelopmentKey::Accepted, command).await)
+        Ok(control::execute(&accounts, None, DevelopmentKey::Accepted, command).await)
     })
 }

@@ -8,6 +8,7 @@ use std::fmt;
 use bytes::Bytes;
 use indicatif::{HumanBytes, HumanCount};
 use lazuli_blob::is_blob_row;
+use lazuli_concurrency::Pace;
 use lazuli_file::FileRows;
 use lazuli_generations::keys;
 use lazuli_protocol::{Account, Refusal, ServiceKind};
@@ -31,6 +32,9 @@ pub(crate) struct AccountUsage {
     pub(crate) services: BTreeMap<ServiceKind, ServiceUsage>,
     /// The account has more rows than were counted.
     pub(crate) is_partial: bool,
+    /// When a background task began to count, in ISO 8601; `None` if the count is of now.
+    #[serde(default)]
+    pub(crate) counted_at: Option<String>,
 }
 
 /// Contents of an account in one service.
@@ -44,6 +48,33 @@ pub(crate) struct ServiceUsage {
     pub(crate) bytes: u64,
 }
 
+/// The extent and the speed of a count.
+#[derive(Debug)]
+struct Walk {
+    rows_left: u64,
+    pace: Option<Pace>,
+    /// Rows and spaces since the last pause.
+    since_pause: u64,
+}
+
+impl Walk {
+    /// Records the rows of a page, and pauses if it is time.
+    async fn passed(&mut self, rows: usize) {
+        let rows = rows as u64;
+        self.rows_left = self.rows_left.saturating_sub(rows);
+        // A space without rows costs as much as a row.
+        self.since_pause += rows + 1;
+        if let Some(pace) = self.pace.filter(|_| self.since_pause >= PAGE_ROWS as u64) {
+            self.since_pause = 0;
+            pace.rest().await;
+        }
+    }
+
+    fn next_page(&self) -> usize {
+        usize::try_from(self.rows_left).unwrap_or(usize::MAX).min(PAGE_ROWS)
+    }
+}
+
 impl AccountUsage {
     /// Counts what an account holds. Stops after `rows_left` rows, and deducts those that were counted.
     pub(crate) async fn count(
@@ -51,21 +82,51 @@ impl AccountUsage {
         account: &Account,
         rows_left: &mut u64,
     ) -> Result<Self, Refusal> {
+        let mut walk = Walk { rows_left: *rows_left, pace: None, since_pause: 0 };
+        let usage = Self::walk(store, account, &mut walk).await;
+        *rows_left = walk.rows_left;
+        usage
+    }
+
+    /// Counts everything that an account holds, with pauses.
+    pub(crate) async fn count_all(store: &dyn Store, account: &Account, pace: Pace) -> Result<Self, Refusal> {
+        Self::walk(store, account, &mut Walk { rows_left: u64::MAX, pace: Some(pace), since_pause: 0 }).await
+    }
+
+    async fn walk(store: &dyn Store, account: &Account, walk: &mut Walk) -> Result<Self, Refusal> {
         let mut usage = Self::default();
         for kind in ServiceKind::ALL {
             let prefix = keys::account(kind.name(), account);
             let mut scan = SpaceScan::new(store, SpaceId::ROOT, &prefix, Which::All, PAGE_ROWS);
-            while let Some(rows) = scan.next().await? {
+            while walk.rows_left > 0
+                && let Some(rows) = scan.next().await?
+            {
                 for (partition, row) in rows {
                     let Some(space) = services::space_named_by(&partition, &row) else { continue };
                     let counted = usage.services.entry(kind).or_default();
                     counted.resources += 1;
-                    counted.add_space(store, kind, space, rows_left).await?;
+                    counted.add_space(store, kind, space, walk).await?;
+                    walk.passed(1).await;
                 }
             }
         }
-        usage.is_partial = *rows_left == 0;
+        usage.is_partial = walk.rows_left == 0;
         Ok(usage)
+    }
+
+    /// Returns whether an account has any container, table, queue or share, including those that were deleted
+    /// and can be restored. Reads up to the first one.
+    pub(crate) async fn is_any_held(store: &dyn Store, account: &Account) -> Result<bool, Refusal> {
+        for kind in ServiceKind::ALL {
+            let prefix = keys::account(kind.name(), account);
+            let mut scan = SpaceScan::new(store, SpaceId::ROOT, &prefix, Which::All, PAGE_ROWS);
+            while let Some(rows) = scan.next().await? {
+                if rows.iter().any(|(partition, row)| services::space_named_by(partition, row).is_some()) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Returns whether the account holds nothing.
@@ -80,18 +141,25 @@ impl AccountUsage {
 }
 
 impl ServiceUsage {
+    /// Adds what another account holds.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.resources += other.resources;
+        self.objects += other.objects;
+        self.bytes += other.bytes;
+    }
+
     async fn add_space(
         &mut self,
         store: &dyn Store,
         kind: ServiceKind,
         space: SpaceId,
-        rows_left: &mut u64,
+        walk: &mut Walk,
     ) -> Result<(), Refusal> {
         let mut from = (Bytes::new(), Bytes::new());
-        while *rows_left > 0 {
-            let limit = usize::try_from(*rows_left).unwrap_or(usize::MAX).min(PAGE_ROWS);
+        while walk.rows_left > 0 {
+            let limit = walk.next_page();
             let page = store.scan_space(space, from, None, Which::All, limit).await.map_err(read_refusal)?;
-            *rows_left = rows_left.saturating_sub(page.rows.len() as u64);
+            walk.passed(page.rows.len()).await;
             for (partition, row) in &page.rows {
                 self.objects += u64::from(is_object(kind, partition, row));
                 self.bytes += bytes_of(kind, space, partition, row);
@@ -152,7 +220,8 @@ impl fmt::Display for AccountUsage {
         };
         let parts: Vec<_> = self.services.iter().map(part).collect();
         let more = if self.is_partial { "more than " } else { "" };
-        write!(f, "{more}{}, {} in all", parts.join(", "), HumanBytes(self.bytes()))
+        write!(f, "{more}{}, {} in all", parts.join(", "), HumanBytes(self.bytes()))?;
+        self.counted_at.as_ref().map_or(Ok(()), |at| write!(f, " (as of {at})"))
     }
 }
 

@@ -178,6 +178,9 @@ fn status_shows_services_counts_and_space_of_a_running_server() {
     assert!(said.contains("no server is running"), "{said}");
     let server = Server::start_with(dir.path(), &["--create", "blob:photos,more", "queue:jobs"], &[]);
     assert_eq!(server.send(ServiceKind::Blob, "PUT", "/photos/a", BLOB, &[7; 10_000]).status, 201);
+    support::eventually("the accounts are counted", || {
+        json(&["status", "--data", data])["accounts"][0]["usage"]["services"]["blob"]["objects"] == 1
+    });
     let status = json(&["status", "--data", data]);
     assert_eq!((&status["state"], &status["process"]), (&"ready".into(), &server.pid().into()));
     let held = &status["accounts"][0]["usage"]["services"];
@@ -187,7 +190,9 @@ fn status_shows_services_counts_and_space_of_a_running_server() {
     assert!(held.get("table").is_none(), "{status}");
     assert!(status["disk"]["used"].as_u64().unwrap() > 10_000, "{status}");
     let shown = succeed(&["status", "--data", data]);
-    for part in ["state    ready", server.address("blob"), "1 in 2", "in use", "9.77 KiB"] {
+    for part in
+        ["state    ready", server.address("blob"), "1 in 2", "in use", "9.77 KiB", "the counts are of 20"]
+    {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     assert!(json(&["status", "--no-counts", "--data", data])["accounts"][0]["usage"].is_null());

@@ -152,8 +152,7 @@ fn failing_flush_degrades_the_server_until_a_retry_succeeds() {
     assert!(copied.unwrap().success());
     std::fs::remove_dir_all(&tree).unwrap();
     std::os::unix::fs::symlink(disk.path(), &tree).unwrap();
-    // The test reads the log at the end. Lines for all requests would not fit in the pipe.
-    let server = Server::start_with(&data, &["--log-level", "info,access=off"], &[]);
+    let server = Server::start(&data);
     assert_eq!(server.call(ServiceKind::Queue, "PUT", "/jobs", "").status, 201);
     assert_eq!(server.console("/readyz"), (200, "ready\n".into()));
     let fault = disk.fault(Fault::always(FaultKind::SyncError, PathFilter::Files("/tables/".into())));

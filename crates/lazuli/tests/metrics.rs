@@ -6,8 +6,9 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lazuli_protocol::ServiceKind;
+use lazuli_account::DEVELOPMENT_ACCOUNT;
 use lazuli_protocol::operation::Operation;
+use lazuli_protocol::{ErrorCode, ServiceKind};
 use support::Server;
 
 /// Series of the engine that exist from the start, with their labels but without `le`.
@@ -91,6 +92,8 @@ const SERIES: &[&str] = &[
     "lazuli_smb_throttled",
     "lazuli_smb_strangers_dropped_total",
     "lazuli_smb_failed_logins_total",
+    "lazuli_objects_counted_timestamp_seconds",
+    "lazuli_chore_failing{chore=\"usage_counts\"}",
 ];
 
 /// Values of the label `chore`.
@@ -106,6 +109,7 @@ const CHORES: &[&str] = &[
     "removed_accounts",
     "content_sweep",
     "scrub",
+    "usage_counts",
 ];
 
 /// Values of the label `what`.
@@ -187,7 +191,13 @@ fn is_bounded(label: &str, value: &str) -> bool {
     match label {
         "service" => value == "account" || ServiceKind::ALL.iter().any(|kind| kind.name() == value),
         "operation" => value.is_empty() || Operation::ALL.iter().any(|operation| operation.name() == value),
-        "status" => ["2xx", "3xx", "4xx", "5xx", "aborted"].contains(&value),
+        "status" => {
+            ["other", "aborted", "SUCCESS", "MORE_PROCESSING_REQUIRED"].contains(&value)
+                || value.parse().is_ok_and(|status: u16| (200..600).contains(&status))
+        }
+        "code" => ErrorCode::ALL.iter().any(|code| code.name() == value),
+        "reason" => ["slow", "failed"].contains(&value),
+        "account" => value == DEVELOPMENT_ACCOUNT,
         "le" => value == "+Inf" || value.parse::<f64>().is_ok(),
         "task" => ["flush", "compaction"].contains(&value),
         "what" => WHAT.contains(&value),
@@ -230,6 +240,9 @@ fn every_series_has_help_and_labels_have_fixed_values() {
         "lazuli_memory_bytes{what=\"allocated\"}",
         "lazuli_rows",
         "lazuli_accounts",
+        "lazuli_requests_total{service=\"queue\",operation=\"Create Queue\",status=\"201\"}",
+        "lazuli_requests_total{service=\"queue\",operation=\"Get Messages\",status=\"404\"}",
+        "lazuli_errors_total{service=\"queue\",operation=\"Get Messages\",code=\"QueueNotFound\"}",
     ] {
         assert!(series[used] > 0.0, "{used}:\n{text}");
     }
@@ -271,7 +284,12 @@ fn unauthenticated_smb_client_is_counted_until_it_disconnects() {
 #[test]
 fn every_series_of_the_dashboard_and_the_alert_rules_exists() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path());
+    let log = dir.path().join("access.log");
+    let server = Server::start_with(
+        &dir.path().join("data"),
+        &["--access-log", log.to_str().unwrap(), "--otlp-endpoint", "http://127.0.0.1:1"],
+        &[],
+    );
     // Operations have series after their first request.
     assert_eq!(server.call(ServiceKind::Queue, "PUT", "/some-name", "").status, 201);
     let (_, families) = parse(&server.console("/metrics").1);
@@ -285,4 +303,20 @@ fn every_series_of_the_dashboard_and_the_alert_rules_exists() {
             assert!(families.contains(family(name)), "{file}: {name} does not exist");
         }
     }
+}
+
+#[test]
+fn accounts_are_counted_by_service_in_the_background() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    assert_eq!(server.call(ServiceKind::Queue, "PUT", "/jobs", "").status, 201);
+    let message = "<QueueMessage><MessageText>x</MessageText></QueueMessage>";
+    assert_eq!(server.call(ServiceKind::Queue, "POST", "/jobs/messages", message).status, 201);
+    let series = |name: &str| {
+        let labels = format!("{{account=\"{DEVELOPMENT_ACCOUNT}\",service=\"queue\"}}");
+        parse(&server.console("/metrics").1).0.get(&format!("{name}{labels}")).copied()
+    };
+    support::eventually("the message is counted", || series("lazuli_objects") == Some(1.0));
+    assert_eq!(series("lazuli_resources"), Some(1.0));
+    assert!(series("lazuli_object_bytes") > Some(0.0));
 }

@@ -4,15 +4,18 @@
 
 mod support;
 
-use std::io::{BufRead, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use lazuli_account::DEVELOPMENT_KEY;
 use lazuli_protocol::ServiceKind;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use support::{
     DEVELOPMENT_ACCOUNT, Server, eventually, fail, fail_to_serve, lazuli, read_reply, signed_head, text,
 };
@@ -119,7 +122,7 @@ fn hang_up_signal_does_not_stop_the_server() {
     server.signal(Signal::HUP);
     assert_eq!(server.call(ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
     let log = server.stop();
-    assert!(log.contains("no certificate files are configured"), "{log}");
+    assert!(log.contains("no certificate files and no access log are configured"), "{log}");
 }
 
 /// Sends the head of a request without its body, and waits until the server has read it.
@@ -272,17 +275,44 @@ fn variables_and_flags_override_the_configuration_file() {
     std::fs::write(&config, toml).unwrap();
     let mut command = lazuli();
     command.args(["serve", "--config", path(&config), "--queue-port=0"]);
-    command.env("LAZULI_LOG", "json").env("LAZULI_TABLE_PORT", "0");
+    command.env("LAZULI_LOG", "json").env("LAZULI_TABLE_PORT", "0").env("LAZULI_ACCESS_LOG", "stderr");
     let server = Server::spawn(&mut command);
     let mut lines: Vec<_> = server.ready.keys().map(String::as_str).collect();
     lines.sort_unstable();
     assert_eq!(lines, ["Lazuli", "blob", "connect", "data", "queue", "table"]);
     assert_eq!(server.call_as("fromfile", "a2V5", ServiceKind::Blob, "GET", PROPERTIES, "").status, 200);
     let log = server.stop();
-    let access =
-        log.lines().find(|line| line.contains("\"target\":\"access\"")).unwrap_or_else(|| panic!("{log}"));
+    let access = log.lines().find(|line| line.contains("\"total_us\":")).unwrap_or_else(|| panic!("{log}"));
     assert!(access.contains("\"account\":\"fromfile\"") && access.contains("\"status\":200"), "{access}");
     assert!(!log.contains("SharedKey"), "{log}");
+}
+
+#[test]
+fn requests_have_lines_only_in_the_access_log_which_a_signal_reopens() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, old) = (dir.path().join("data"), dir.path().join("access.log.1"));
+    let access = dir.path().join("access.log");
+    let server = Server::start_with(&data, &["--access-log", path(&access)], &[]);
+    let lines = |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_default();
+    assert_eq!(server.call(ServiceKind::Queue, "PUT", "/before", "").status, 201);
+    std::fs::rename(&access, &old).unwrap();
+    server.signal(Signal::HUP);
+    support::eventually("the file is created again", || access.exists());
+    assert_eq!(server.call(ServiceKind::Queue, "PUT", "/after", "").status, 201);
+    let log = server.stop();
+    let (before, after) = (lines(&old), lines(&access));
+    assert!(before.contains("/before ") && !before.contains("/after"), "{before}");
+    assert!(after.contains(" path=/devstoreaccount1/after status=201 "), "{after}");
+    assert!(!log.contains("/before") && !log.contains("/after") && !log.contains('\u{1b}'), "{log}");
+    assert!(log.contains("reopened the access log"), "{log}");
+    // Lower layers are silent at INFO.
+    for line in log.lines().filter(|line| line.contains(" INFO ")) {
+        assert!(line.contains(" lazuli::") || line.contains(" lazuli_telemetry::"), "{line}");
+    }
+    let said =
+        fail_to_serve(&["--data", path(&dir.path().join("other")), "--access-log", "/no/such/dir/log"]);
+    assert!(said.contains("--access-log: /no/such/dir/log: "), "{said}");
+    assert!(!dir.path().join("other").exists());
 }
 
 #[test]
@@ -371,4 +401,30 @@ fn sweeps_run_on_a_separate_low_priority_thread() {
         found.push((name.to_owned(), fields.split(' ').nth(16).unwrap().parse::<i32>().unwrap()));
     }
     assert!(found.iter().any(|(name, nice)| name == "lazuli-chores" && *nice >= 10), "{found:?}");
+}
+
+#[test]
+fn the_log_is_colored_on_a_terminal_unless_no_color_is_set() {
+    for (no_color, is_colored) in [("", true), ("1", false)] {
+        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        let name = ptsname(&terminal, vec![]).unwrap().into_string().unwrap();
+        let client = File::options().read(true).write(true).open(name).unwrap();
+        let mut command = lazuli();
+        command.args(["serve", "--in-memory"]).args(support::FREE_PORTS);
+        command.env("NO_COLOR", no_color).env("TERM", "xterm").stdout(Stdio::piped()).stderr(client);
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let is_ready = |line: &str| line.trim().starts_with("connect");
+        while !lines.next().is_some_and(|line| is_ready(&line.unwrap())) {}
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        // Reading a terminal that all clients have closed fails.
+        let (mut log, mut terminal) = (vec![], File::from(terminal));
+        let _ = terminal.read_to_end(&mut log);
+        assert!(child.wait().unwrap().success());
+        let log = text(&log);
+        assert!(log.contains("draining") && log.contains('\u{1b}') == is_colored, "{no_color:?}: {log:?}");
+    }
 }

@@ -3,14 +3,35 @@
 //! Written by hand because a registry with label maps would cost more on every request. The code that renders
 //! a family chooses its labels from fixed lists: no label comes from a client.
 
+mod traffic;
+
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+
+pub use traffic::{SlowestRequest, Traffic};
 
 /// Upper bounds for times in microseconds, from a fast sync to a stalled one.
 pub const TIME_BUCKETS_MICROS: &[u64] = &[
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 10_000_000,
+];
+/// Upper bounds for times of requests in microseconds, up to the longest that a protocol allows.
+pub const REQUEST_BUCKETS_MICROS: &[u64] = &[
+    250,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    1_000_000,
+    5_000_000,
+    30_000_000,
+    120_000_000,
 ];
 /// Upper bounds for the number of items in a group.
 pub const COUNT_BUCKETS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];

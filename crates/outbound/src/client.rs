@@ -1,4 +1,4 @@
-//! Sends one GET request per connection. Every wait has a timeout.
+//! Sends one request per connection. Every wait has a timeout.
 
 use std::future::Future;
 use std::io;
@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Empty};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use lazuli_concurrency::{FairPermit, FairSemaphore};
@@ -101,7 +101,14 @@ impl Outbound {
     /// Sends a GET request. The body of the returned reply is still to be read.
     pub async fn get(&self, uri: &Uri, headers: HeaderMap) -> Result<OutboundReply, Error> {
         let permit = self.acquire_permit().await?;
-        let reply = self.fetch(uri, headers).await?;
+        let reply = self.fetch(Method::GET, uri, headers, Bytes::new()).await?;
+        Ok(OutboundReply { _permit: permit, ..reply })
+    }
+
+    /// Sends a POST request with a body.
+    pub async fn post(&self, uri: &Uri, headers: HeaderMap, body: Bytes) -> Result<OutboundReply, Error> {
+        let permit = self.acquire_permit().await?;
+        let reply = self.fetch(Method::POST, uri, headers, body).await?;
         Ok(OutboundReply { _permit: permit, ..reply })
     }
 
@@ -113,7 +120,15 @@ impl Outbound {
         permit.map(Some).map_err(|_| Error::Busy)
     }
 
-    async fn fetch(&self, uri: &Uri, headers: HeaderMap) -> Result<OutboundReply, Error> {
+    async fn fetch(
+        &self,
+        method: Method,
+        uri: &Uri,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<OutboundReply, Error> {
+        let mut request = Request::new(Full::new(body));
+        (*request.method_mut(), *request.headers_mut()) = (method, headers);
         let secure = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
@@ -128,10 +143,10 @@ impl Outbound {
                 let stream = self.connect(&host, port).await?;
                 Ok(TlsConnector::from(tls()?).connect(name, stream).await?)
             });
-            in_time(REPLY_TIMEOUT, exchange(stream.await?, uri, headers)).await
+            in_time(REPLY_TIMEOUT, exchange(stream.await?, uri, request)).await
         } else {
             let stream = in_time(CONNECT_TIMEOUT, self.connect(&host, port)).await?;
-            in_time(REPLY_TIMEOUT, exchange(stream, uri, headers)).await
+            in_time(REPLY_TIMEOUT, exchange(stream, uri, request)).await
         }
     }
 
@@ -203,13 +218,11 @@ async fn in_time<T>(time: Duration, work: impl Future<Output = Result<T, Error>>
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     uri: &Uri,
-    headers: HeaderMap,
+    mut request: Request<Full<Bytes>>,
 ) -> Result<OutboundReply, Error> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = ConnectionTask(tokio::spawn(connection));
-    let mut request = Request::new(Empty::<Bytes>::new());
     *request.uri_mut() = uri.path_and_query().map_or(Uri::from_static("/"), |path| Uri::from(path.clone()));
-    *request.headers_mut() = headers;
     let host = uri.authority().map_or("", |authority| authority.as_str());
     let host = HeaderValue::try_from(host).map_err(|_| Error::Url)?;
     request.headers_mut().insert(header::HOST, host);

@@ -1,4 +1,5 @@
-//! Outbound requests of the server: to the source of a copy, and to an issuer for its keys.
+//! Outbound requests of the server: to the source of a copy, to an issuer for its keys, and to a
+//! collector of traces.
 //!
 //! A client can name any URL, even one that only this machine can reach. So [`Outbound`] checks every
 //! connection against the [`Allow`] list. It resolves a name once, checks the resulting address, and connects

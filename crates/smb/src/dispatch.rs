@@ -16,13 +16,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use lazuli_telemetry::{RequestFacts, Value};
 use parking_lot::Mutex;
 use tokio::io::AsyncRead;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
+use crate::access_log;
 use crate::bind_responses::BindRequest;
 use crate::call::{Call, CommandReply, CommandResult, CompoundState, SendInterim};
 use crate::commands::{self, negotiate};
@@ -245,11 +248,13 @@ impl SmbConnection {
                 self.call(&server, message, Some(&compound), encrypted_by.as_ref(), index + 1 == count);
             let is_async = Arc::new(AtomicBool::new(false));
             *call.interim.get_mut() = Some(self.interim_sender(&call, &ready, &encrypted_by, &is_async));
+            let began = Instant::now();
             let result = match has_no_antecedent {
                 true => Err(Status::INVALID_PARAMETER.into()),
                 false => commands::execute(&mut call).await,
             };
             self.in_flight.lock().remove(&call.header.message_id);
+            report(&call, &result, began.elapsed());
             if let Err(error) = &result {
                 let unknown = [Status::USER_SESSION_DELETED, Status::NETWORK_NAME_DELETED];
                 has_no_antecedent |= unknown.contains(&error.status);
@@ -368,6 +373,32 @@ impl SmbConnection {
         if let Some(found) = found {
             found.cancelled.cancel();
         }
+    }
+}
+
+/// Counts a request, and adds its line to the access log.
+fn report(call: &Call, result: &CommandResult, elapsed: Duration) {
+    let Some(command) = SmbCommand::from_code(call.header.command) else { return };
+    let status = result.as_ref().map_or_else(|error| error.status, |reply| reply.status);
+    call.server.requests.count(command, status, elapsed);
+    if let Some(log) = &call.server.options.telemetry.access_log {
+        access_log::write(log, call, command, result, elapsed);
+    }
+    if let Some(tracer) = &call.server.options.telemetry.tracer {
+        tracer.report(Uuid::new_v4().into_bytes(), elapsed, || {
+            let text = |text: &str| Value::Text(text.to_owned());
+            let login = call.session.as_deref().and_then(Session::login);
+            let share = call.tree.as_ref().and_then(|tree| tree.tree.as_ref());
+            let status = status.name().unwrap_or("other");
+            let mut attributes = vec![
+                ("lazuli.service", text("smb")),
+                ("smb.status", text(status)),
+                ("client.address", Value::Text(call.connection.peer.ip().to_string())),
+            ];
+            attributes.extend(login.map(|login| ("lazuli.account", text(&login.account.name))));
+            attributes.extend(share.map(|share| ("smb.share", text(&share.name))));
+            RequestFacts { name: command.name(), attributes, elapsed, ..RequestFacts::default() }
+        });
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lazuli_account::AccountDirectory;
 use lazuli_file::FileService;
+use lazuli_metrics::{Text, Traffic};
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -86,6 +87,16 @@ impl SmbServer {
             peers: server.peers.count(),
             ending_sessions: server.sessions.ending(),
         }
+    }
+
+    /// Adds the metrics of requests.
+    pub fn render(&self, text: &mut Text) {
+        self.0.requests.render(text);
+    }
+
+    /// Returns the requests since the start, for a summary.
+    pub fn traffic(&self) -> Traffic {
+        self.0.requests.traffic()
     }
 
     /// Serves connections until `stop` resolves. Then closes all opens, which flushes all writes.

@@ -6,6 +6,7 @@
 //! defines the layout of the messages.
 
 mod access_check;
+mod access_log;
 mod bind_responses;
 mod call;
 mod change_notifier;
@@ -25,6 +26,7 @@ mod limits;
 mod negotiated;
 mod ntlm;
 mod pattern;
+mod request_counters;
 mod rpc;
 mod server;
 mod session;

@@ -9,6 +9,7 @@ use lazuli_account::AccountDirectory;
 use lazuli_concurrency::{Clock, SystemClock};
 use lazuli_file::FileService;
 use lazuli_protocol::peers::Peers;
+use lazuli_telemetry::Telemetry;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -16,6 +17,7 @@ use uuid::Uuid;
 use crate::change_notifier::ChangeNotifier;
 use crate::failed_logins::FailedLogins;
 use crate::limits::{AccountLimiter, Limiter, Limits};
+use crate::request_counters::RequestCounters;
 use crate::session::Session;
 use crate::session::handles::Handles;
 use crate::throttle::Throttle;
@@ -37,6 +39,8 @@ pub struct Options {
     pub limits: Limits,
     /// Whether the limit of connections per peer also applies to this machine.
     pub limit_loopback: bool,
+    /// Receives a report of each request.
+    pub telemetry: Telemetry,
 }
 
 /// The state of the endpoint.
@@ -52,6 +56,7 @@ pub(crate) struct ServerState {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) throttle: Throttle,
     pub(crate) failed_logins: FailedLogins,
+    pub(crate) requests: RequestCounters,
     pub(crate) unauthenticated: Arc<UnauthenticatedClients>,
     pub(crate) handles: Handles,
     pub(crate) session_limit: Limiter,
@@ -136,6 +141,7 @@ impl ServerState {
             clock: Arc::new(SystemClock),
             throttle: Throttle::default(),
             failed_logins: FailedLogins::default(),
+            requests: RequestCounters::default(),
             unauthenticated: UnauthenticatedClients::new(limits.unauthenticated),
             session_limit: Limiter::new(limits.sessions),
             tree_limit: Limiter::new(limits.trees),

@@ -177,7 +177,7 @@ impl SteadyState {
                 "the machine's clock is ahead of the boot clock by more than an hour and is not followed; if it is \
                  right, restart the server"
             ),
-            (Some(_), None) => tracing::info!("the machine's clock is followed again"),
+            (Some(_), None) => tracing::warn!("the machine's clock is followed again"),
             _ => {}
         }
         self.refused = refused;

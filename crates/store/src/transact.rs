@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use lazuli_concurrency::{Stamp, Timestamp};
+use lazuli_telemetry::{Phase, begin_phase};
 
 use crate::gate::Ticket;
 use crate::{
@@ -303,7 +304,10 @@ impl<'a> Attempts<'a> {
             fence: change.fence,
             bulk: change.bulk,
         };
-        match self.store.commit(self.partition, commit).await {
+        let committing = begin_phase(Phase::Commit);
+        let committed = self.store.commit(self.partition, commit).await;
+        drop(committing);
+        match committed {
             Ok(()) => Ok(true),
             // `Gone` may only mean a new epoch. The next attempt finds out whether the space is closed.
             Err(CommitError::Conflict | CommitError::Expired | CommitError::Gone) => {

@@ -24,6 +24,7 @@ use lazuli_protocol::request::BodyError;
 use lazuli_protocol::{
     Account, Accounts, Body, ErrorCode, Key, Operation, Refusal, Request, Response, Service, ServiceKind,
 };
+use lazuli_telemetry::Telemetry;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -232,6 +233,7 @@ pub(crate) struct ServerOptions {
     pub(crate) limits: Limits,
     pub(crate) cors: Vec<CorsRule>,
     pub(crate) tls: Option<Tls>,
+    pub(crate) telemetry: Telemetry,
 }
 
 /// A running server.
@@ -262,7 +264,7 @@ pub(crate) fn start(options: ServerOptions) -> TestServer {
         host_suffixes: vec![],
     };
     let service = Arc::new(ScriptedService::default());
-    let metrics = Arc::new(Metrics::default());
+    let metrics = Arc::new(Metrics::with_telemetry(options.telemetry));
     let endpoint = |kind| Endpoint {
         kind,
         address: ([127, 0, 0, 1], 0).into(),

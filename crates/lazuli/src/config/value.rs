@@ -5,9 +5,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
+use http::Uri;
 use ipnet::IpNet;
 use lazuli_outbound::Allow;
 use lazuli_protocol::{Key, ServiceKind, names};
+use lazuli_telemetry::Destination;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
 /// A port to listen on, or `off`.
@@ -69,6 +71,57 @@ pub(crate) enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+/// The address of a collector of traces: the base of its URLs for OTLP over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Collector(pub(crate) Uri);
+
+impl FromStr for Collector {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || "expected a URL such as http://localhost:4318".to_owned();
+        let uri: Uri = text.parse().map_err(|_| expected())?;
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let is_valid = matches!(uri.scheme_str(), Some("http" | "https")) && !authority.is_empty();
+        // A password would show up in the log.
+        if !is_valid || authority.contains('@') || uri.query().is_some() {
+            return Err(expected());
+        }
+        let path = uri.path().trim_end_matches('/');
+        let scheme = uri.scheme_str().unwrap_or_default();
+        format!("{scheme}://{authority}{path}/v1/traces").parse().map(Self).map_err(|_| expected())
+    }
+}
+
+/// A share from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Share(pub(crate) f64);
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+        share.map(Self).ok_or_else(|| "not a number from 0 to 1".into())
+    }
+}
+
+/// Where the access log is written to: a path, or `-` or `stderr`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogDestination(pub(crate) Destination);
+
+impl FromStr for LogDestination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("expected a path, or - for stderr".into()),
+            "-" | "stderr" => Ok(Self(Destination::Stderr)),
+            path => Ok(Self(Destination::File(path.into()))),
+        }
+    }
 }
 
 impl Port {
@@ -257,6 +310,10 @@ where
         fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
             self.visit_str(&number.to_string())
         }
+
+        fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
+            self.visit_str(&number.to_string())
+        }
     }
 
     deserializer.deserialize_any(TextOrNumber(std::marker::PhantomData))
@@ -272,7 +329,18 @@ macro_rules! from_toml {
     )+};
 }
 
-from_toml!(Port, Host, ByteSize, AllowedSource, ConfiguredAccount, Creation, Network);
+from_toml!(
+    Port,
+    Host,
+    ByteSize,
+    AllowedSource,
+    Collector,
+    ConfiguredAccount,
+    Creation,
+    LogDestination,
+    Network,
+    Share
+);
 
 #[cfg(test)]
 mod tests {
@@ -303,6 +371,31 @@ mod tests {
         ] {
             let expected = host.map(|host| Host(host.parse().unwrap()));
             assert_eq!(text.parse::<Host>().ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn collector_is_a_url_without_secrets_and_gets_the_path_of_traces() {
+        for (text, uri) in [
+            ("http://localhost:4318", Some("http://localhost:4318/v1/traces")),
+            ("https://collector/otlp/", Some("https://collector/otlp/v1/traces")),
+            ("http://user:secret@collector", None),
+            ("http://collector/?key=secret", None),
+            ("localhost:4318", None),
+            ("ftp://collector", None),
+            ("", None),
+        ] {
+            let parsed = text.parse::<Collector>().ok().map(|collector| collector.0.to_string());
+            assert_eq!(parsed.as_deref(), uri, "{text}");
+        }
+    }
+
+    #[test]
+    fn share_is_a_number_from_0_to_1() {
+        for (text, share) in
+            [("0", Some(0.0)), ("0.25", Some(0.25)), ("1", Some(1.0)), ("1.1", None), ("NaN", None)]
+        {
+            assert_eq!(text.parse::<Share>().ok(), share.map(Share), "{text}");
         }
     }
 

@@ -160,7 +160,8 @@ impl Server {
             }
             Ok(command) => {
                 let removes = matches!(command, Command::Remove { .. });
-                let reply = timeout(TIME, execute(&self.accounts, self.rule, command)).await;
+                let counter = self.running.as_ref().map(|running| &*running.usage);
+                let reply = timeout(TIME, execute(&self.accounts, counter, self.rule, command)).await;
                 if let (true, Some(intakes)) = (removes, &self.intakes) {
                     // A sweep finds out whether data can be removed. A command whose time is up may still
                     // commit.

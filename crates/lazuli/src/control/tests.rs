@@ -126,7 +126,7 @@ async fn development_key_is_refused_if_other_machines_can_reach_the_server() {
         (DevelopmentKey::Refused, rotate(development_key()), false),
         (DevelopmentKey::Accepted, rotate(development_key()), true),
     ] {
-        let reply = execute(&accounts, rule, command.clone()).await;
+        let reply = execute(&accounts, None, rule, command.clone()).await;
         assert_eq!(reply.is_ok(), carried_out, "{command:?}");
     }
 }

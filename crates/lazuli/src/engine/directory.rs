@@ -68,6 +68,11 @@ impl Engine for DirectoryEngine {
         health::readiness(draining, ContentHealth::of(&self.data.extents), &self.data.store.health())
     }
 
+    fn full(&self) -> Option<String> {
+        let full = health::full(ContentHealth::of(&self.data.extents), &self.data.store.health());
+        full.map(str::to_owned)
+    }
+
     fn alarm(&self) -> Option<String> {
         self.scrub.alarm()
     }

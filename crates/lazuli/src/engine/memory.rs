@@ -73,13 +73,20 @@ impl Engine for MemoryEngine {
         if draining {
             return Readiness::NotReady("draining".into());
         }
+        match self.full() {
+            Some(reason) => Readiness::Degraded(vec![reason]),
+            None => Readiness::ReadyWith(IN_MEMORY),
+        }
+    }
+
+    fn full(&self) -> Option<String> {
         if self.store.is_full() {
-            return Readiness::Degraded(vec![format!("{NO_MEMORY} rows: only deletes are accepted")]);
+            Some(format!("{NO_MEMORY} rows: only deletes are accepted"))
+        } else if self.extents.is_full() {
+            Some(format!("{NO_MEMORY} content: uploads are refused"))
+        } else {
+            None
         }
-        if self.extents.is_full() {
-            return Readiness::Degraded(vec![format!("{NO_MEMORY} content: uploads are refused")]);
-        }
-        Readiness::ReadyWith(IN_MEMORY)
     }
 
     fn alarm(&self) -> Option<String> {

@@ -47,7 +47,7 @@ pub(crate) enum SmbCommand {
 }
 
 impl SmbCommand {
-    const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Negotiate,
         Self::SessionSetup,
         Self::Logoff,
@@ -68,6 +68,31 @@ impl SmbCommand {
         Self::SetInfo,
         Self::OplockBreak,
     ];
+
+    /// Returns the name, as in the protocol's specification without underscores.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Negotiate => "Negotiate",
+            Self::SessionSetup => "SessionSetup",
+            Self::Logoff => "Logoff",
+            Self::TreeConnect => "TreeConnect",
+            Self::TreeDisconnect => "TreeDisconnect",
+            Self::Create => "Create",
+            Self::Close => "Close",
+            Self::Flush => "Flush",
+            Self::Read => "Read",
+            Self::Write => "Write",
+            Self::Lock => "Lock",
+            Self::Ioctl => "Ioctl",
+            Self::Cancel => "Cancel",
+            Self::Echo => "Echo",
+            Self::QueryDirectory => "QueryDirectory",
+            Self::ChangeNotify => "ChangeNotify",
+            Self::QueryInfo => "QueryInfo",
+            Self::SetInfo => "SetInfo",
+            Self::OplockBreak => "OplockBreak",
+        }
+    }
 
     /// Returns whether the command may have to wait for other clients.
     pub(crate) const fn may_wait(self) -> bool {

@@ -13,11 +13,24 @@ macro_rules! statuses {
             $(pub(crate) const $name: Self = Self($value);)*
         }
 
+        impl Status {
+            /// All statuses that the server uses.
+            pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Returns the name, if the server uses the status.
+            pub(crate) const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($value => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+
         impl fmt::Debug for Status {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self.0 {
-                    $($value => f.write_str(stringify!($name)),)*
-                    other => write!(f, "{other:#010x}"),
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, "{:#010x}", self.0),
                 }
             }
         }

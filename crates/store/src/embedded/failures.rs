@@ -127,7 +127,7 @@ impl Failures {
         let state = &mut self.state.lock().tasks[task as usize];
         state.logged = None;
         if let Some(failure) = state.failing.take() {
-            tracing::info!(attempts = failure.attempts, "{} works again", task.name());
+            tracing::warn!(attempts = failure.attempts, "{} works again", task.name());
         }
     }
 

@@ -10,6 +10,7 @@ pub use access_log::line::{Line, LineFormat};
 pub use access_log::{AccessLog, AccessLogFigures, AccessLogWriter, Destination, OpenError};
 pub use traces::{
     Phase, RequestFacts, RequestTrace, RunningPhase, TraceContext, TraceFigures, Tracer, Value, begin_phase,
+    in_current_trace,
 };
 
 /// The receivers of reports about requests. Without receivers, a request costs one comparison.

@@ -216,6 +216,20 @@ pub fn begin_phase(phase: Phase) -> Option<RunningPhase> {
     Some(RunningPhase::begin(&trace, phase))
 }
 
+/// Returns a future that runs `work` as work of the request that this thread works on now, whichever thread
+/// polls it.
+pub fn in_current_trace<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let trace = CURRENT.with_borrow(Option::clone);
+    async move {
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|cx| match &trace {
+            Some(trace) => trace.enter(|| work.as_mut().poll(cx)),
+            None => work.as_mut().poll(cx),
+        })
+        .await
+    }
+}
+
 impl RequestTrace {
     /// Runs `work` as work of this request.
     pub fn enter<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {

@@ -151,7 +151,7 @@ mod tests {
         let duration = LeaseDuration::from_seconds(15).unwrap();
         let acquire = LeaseAction::Acquire { proposed: Some(id), generated: id, duration };
         let lease = Lease::AVAILABLE.apply(acquire, start).unwrap().lease;
-        let at = |seconds| Timestamp::from_unix_seconds(1_000_000_000 + seconds);
+        let at = |seconds: u64| Timestamp::from_unix_seconds(1_000_000_000 + seconds);
         let held = Conflict::of_lease(&lease, at(5));
         assert_eq!((held.lease, held.lease_until, held.lease_ended), (Some("leased"), Some(at(15)), None));
         let over = Conflict::of_lease(&lease, at(20));

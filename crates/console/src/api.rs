@@ -1,4 +1,4 @@
-//! `/api/v1`: what the storage protocol cannot express. [`ROUTES`] is the table of contents, and
+//! `/api/v1`: what the storage protocol cannot express. `ROUTES` is the table of contents, and
 //! `openapi.json` describes it.
 
 use std::collections::BTreeMap;

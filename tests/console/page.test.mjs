@@ -46,7 +46,8 @@ const shoot = async (page, name) => {
 /** Fails if the page is wider than its window. */
 const fits = async (page, what) => {
   const [content, window] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth])
-  assert.ok(content <= window, `${what}: ${content} px of content in ${window} px`)
+  const widest = await page.evaluate(() => [...document.querySelectorAll('body *')].filter((it) => it.getBoundingClientRect().right > innerWidth + 1).map((it) => `${it.tagName}.${it.className}`).slice(-3).join(' '))
+  assert.ok(content <= window, `${what}: ${content} px of content in ${window} px: ${widest}`)
 }
 
 test('link from the terminal signs an operator in and leaves the history', async () => {
@@ -101,7 +102,7 @@ test('lease of an SDK appears with a countdown and can be broken after its name 
   const lease = page.locator('.lease', { hasText: '/locks/job' })
   await lease.waitFor()
   assert.match(await lease.locator('.countdown').innerText(), /^(5\d|60|1:0[01])/)
-  await server.queues().createQueue('q')
+  await server.queues().createQueue('nightly')
   assert.deepEqual(await axe(page), [])
   await shoot(page, 'concurrency')
   await lease.getByRole('button', { name: 'Break' }).click()
@@ -249,6 +250,7 @@ test('files are uploaded to a share, and directories are made', async () => {
   await dialog.getByLabel(/^Name/).fill('plans')
   await dialog.getByRole('button', { name: 'Create' }).click()
   await page.getByRole('link', { name: 'plans' }).click()
+  await page.getByText('This directory is empty').waitFor()
   await page.locator('input[type=file]').setInputFiles({ name: 'a.txt', mimeType: 'text/plain', buffer: Buffer.alloc(5 << 20, 'y') })
   await page.getByText('5 MiB').waitFor()
   await page.getByText('No SMB client has a file open here.').waitFor()

@@ -16,7 +16,7 @@ APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 # Cargo's target folder may be elsewhere, so ask cargo for it.
 BIN = $(shell $(CARGO) metadata --format-version 1 --no-deps | $(PYTHON) -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
 
-.PHONY: help serve test test-core test-build test-rust test-clients test-console test-console-page test-java test-go test-smb test-packages test-flips test-cancel static lint deny install dist bench bench-smb fuzz clean
+.PHONY: help serve test test-long test-core test-build test-rust test-clients test-console test-console-page test-java test-go test-smb test-packages test-flips test-cancel static lint deny install dist bench bench-smb fuzz clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -82,6 +82,10 @@ test-smb: $(VENV)/installed binary ## The tests of Samba's smbtorture that must 
 test-packages: $(VENV)/installed binary ## The packages, built from the debug binary and used as users would, and the snippets of the README
 	LAZULI=$(BIN)/debug/lazuli RCLONE=$(abspath $(VENV))/bin/rclone NODE_MODULES=$(abspath $(VENV))/node_modules \
 	  AZCOPY=$(abspath $(VENV))/azcopy $(VENV)/bin/python -m pytest -q tests/packages
+
+test-long: ## The cluster engine: 20,000 simulated seeds, and that planted mistakes are found
+	LAZULI_SECONDS=1000000 LAZULI_SEEDS=20000 $(CARGO) test -p lazuli-cluster --lib seeds_have -- --nocapture
+	$(CARGO) test -p lazuli-cluster --lib -- --ignored --nocapture
 
 test-flips: ## Flip every bit of a small data directory, one at a time: a quarter of an hour
 	$(CARGO) test -p lazuli-torture --test flips -- --all

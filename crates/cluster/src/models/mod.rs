@@ -1,0 +1,4 @@
+//! Models of the protocols, checked in every interleaving of small cases.
+
+mod explore;
+mod spaces;

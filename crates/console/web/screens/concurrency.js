@@ -1,10 +1,10 @@
 // Concurrency: leases that run down, files that are open, hot objects, and every refusal by a concurrency
 // rule, with the request that won.
 
-import { computed, each, effect, h, onEnd, signal } from '../lib/view.js'
+import { computed, each, effect, h, onEnd, signal, untracked } from '../lib/view.js'
 import { parts, t } from '../lib/i18n.js'
 import { call, encode, storage } from '../lib/api.js'
-import { listen } from '../lib/stream.js'
+import { listen, state as live } from '../lib/stream.js'
 import { agent, ago, clock, moment, name, span } from '../lib/format.js'
 import { badge, button, confirm, empty, fail, notice, now, setServerTime } from '../ui/parts.js'
 
@@ -18,6 +18,16 @@ const winner = (row) => (row.other ? h('b', { class: 'winner' }, name(person(row
 const tag = (text) => h('code', { class: 'etag' }, name(text ?? '–'))
 const what = (row) => h('code', {}, name(row.resource || '/'))
 const left = (until) => (until ? span((Date.parse(until) - now()) / 1000) : t('lease.forever'))
+
+// Numbers of events begin again with each process.
+const identity = (row) => `${row.id} ${row.at}`
+
+/** Returns both lists as one, newest first, without repetitions. */
+function merge(list, more) {
+  const known = new Set(list.map(identity))
+  const added = more.filter((row) => !known.has(identity(row)))
+  return [...added, ...list].sort((a, b) => (a.at < b.at ? 1 : a.at > b.at ? -1 : b.id - a.id)).slice(0, 200)
+}
 
 /** Returns the nodes of the sentence that explains a conflict. */
 export function sentence(row) {
@@ -82,8 +92,10 @@ export function concurrencyScreen({ account }) {
     leases.set(by(known.items))
     opens.set(by(files.items))
     hot.set(new Map([[account.peek(), known.hot]]))
-    conflicts.set(recent.items)
+    if (!paused.peek()) conflicts.update((list) => merge(list, recent.items))
   }
+  // Reading again once the stream is open leaves no time between the two in which a conflict could be missed.
+  effect(() => { if (live().name === 'live') untracked(() => load().catch(fail)) })
   load().catch(fail)
   onEnd(listen('leases', (event) => {
     leases.update((map) => new Map(map).set(event.account, event.leases))
@@ -98,10 +110,7 @@ export function concurrencyScreen({ account }) {
   const flush = () => {
     const arrived = waiting.splice(0)
     if (paused.peek()) return
-    conflicts.update((list) => {
-      const known = new Set(list.map((it) => it.id))
-      return [...arrived.filter((it) => !known.has(it.id)).reverse(), ...list].slice(0, 200)
-    })
+    conflicts.update((list) => merge(list, arrived))
   }
   const breakLease = async (lease) => {
     const holder = person(lease.holder.client)
@@ -127,7 +136,7 @@ export function concurrencyScreen({ account }) {
     h('div', { class: 'board' },
       h('section', { class: 'card stream' }, h('div', { class: 'card-head' }, h('h2', {}, t('concurrency.conflicts')), h('span', { class: 'hint' }, () => t('concurrency.shown', { count: shownConflicts().length }))),
         () => shownConflicts().length === 0 && empty('concurrency', t('conflicts.empty'), t('conflicts.empty.text')),
-        h('ul', { class: 'conflicts', 'aria-label': t('concurrency.conflicts') }, each(shownConflicts, (it) => it.id, (item) => conflictRow(item)))),
+        h('ul', { class: 'conflicts', 'aria-label': t('concurrency.conflicts') }, each(shownConflicts, identity, (item) => conflictRow(item)))),
       h('div', { class: 'side' },
         h('section', { class: 'card' }, h('div', { class: 'card-head' }, h('h2', {}, t('concurrency.leases')), h('span', { class: 'hint' }, t('leases.scope'))),
           () => shownLeases().length === 0 && empty('lock', t('leases.empty'), t('leases.empty.text')),
